@@ -95,7 +95,7 @@ def test_a_failure_reaches_its_reader_whether_it_comes_before_or_after_him() -> 
     assert heard == ["early", "late"]
 
 
-def test_a_failure_that_nobody_expects_is_raised() -> None:
+def test_an_unexpected_failure_is_raised() -> None:
     late: Later[str] = Later()
     late.then(pytest.fail)
     with pytest.raises(ValueError, match="late"):
@@ -157,7 +157,7 @@ def test_cancelling_reaches_whatever_is_waited_for() -> None:
     assert ended == ["first", "second", "part", "part"]
 
 
-def test_parts_keep_their_order_whoever_answers_first() -> None:
+def test_parts_keep_their_order_whichever_ends_first() -> None:
     parts: list[Later[str]] = [Later(), Later(), Later()]
     whole: list[list[str]] = []
     gather(parts).then(whole.append)

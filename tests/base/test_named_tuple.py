@@ -110,7 +110,7 @@ def _by_library(members: dict[str, Any]) -> Any:
     return typing.NamedTupleMeta("Ours", (typing._NamedTuple,), members)  # type: ignore[attr-defined]
 
 
-def test_a_subclass_is_made_of_its_own_kind() -> None:
+def test_a_subclass_creates_its_own_type() -> None:
     class Wide(Ours):
         pass
 

@@ -44,7 +44,7 @@ def test_what_is_no_data_rate_is_refused_with_an_example(text: str) -> None:
     [(0, "0 B"), (1, "1 B"), (999, "999 B"), (1000, "1 KB"), (86.4e12, "86.4 TB"), (604.8e12, "605 TB"),
      (1.8144e15, "1.81 PB"), (33.33e6, "33.3 MB"), (999_600, "1 MB"), (2.5e18, "2,500 PB")],
 )  # fmt: skip
-def test_sizes_are_told_with_three_digits(count: float, text: str) -> None:
+def test_sizes_have_three_significant_digits(count: float, text: str) -> None:
     assert show_bytes(count) == text
 
 

@@ -15,6 +15,6 @@ def test_one_is_not_many() -> None:
     assert [counted(1, "try"), counted(2, "try"), counted(2, "key")] == ["1 try", "2 tries", "2 keys"]
 
 
-def test_the_article_goes_by_the_first_letter() -> None:
+def test_the_article_depends_on_the_first_letter() -> None:
     named = [with_article(name) for name in ("Order", "int", "dict", "UUID")]
     assert named == ["an Order", "an int", "a dict", "a UUID"]

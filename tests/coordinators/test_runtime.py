@@ -95,7 +95,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES)
-def test_everything_is_told_in_order(batches: list[tuple]) -> None:
+def test_everything_is_replayed_in_order(batches: list[tuple]) -> None:
     data, expected, offset = b"", [], 0
     for batch in batches:
         match batch:

@@ -167,7 +167,7 @@ def test_stamps_are_those_of_the_wall_clock_as_it_is_now() -> None:
     assert m.OffsetCommitValue.decode(value, 4, 2)[0].commit_timestamp == NOW_MS + 8 * DAY_MS
 
 
-def test_what_nobody_uses_expires_in_its_time_also_over_restarts() -> None:
+def test_unused_state_expires_on_time_across_restarts() -> None:
     node = group_node()
     commit(node)
     for _ in range(7 * 24):

@@ -35,7 +35,7 @@ def test_a_missing_checkpoint_is_an_empty_one():
 @pytest.mark.parametrize(
     "data", [b"", b"0\n", b"1\n0\n", b"0\n2\na 0 1\n", b"0\n1\na 0\n", b"0\nx\n", b"\xff\xfe", b"0\n1\na 0 1 1\n"]
 )
-def test_damage_is_told(data):
+def test_damage_is_reported(data):
     with pytest.raises(DamagedCheckpoint):
         decode_lines(data, 3)
 
@@ -67,6 +67,6 @@ def test_the_topic_id_is_written_as_kafka_writes_it():
 @pytest.mark.parametrize(
     "data", [b"", b"version: 0\n", b"version: 9\ntopic_id: AAECAwQFBgcICQoLDA0ODw", b"version: 0\ntopic_id: AA"]
 )
-def test_damaged_metadata_is_told(data):
+def test_damaged_metadata_is_reported(data):
     with pytest.raises(DamagedCheckpoint):
         decode_metadata(data)

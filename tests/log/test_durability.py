@@ -71,7 +71,7 @@ def test_the_indexes_of_a_segment_that_is_rolled_during_a_sync_are_synced_by_the
     assert not log.dirty
 
 
-def test_what_is_owed_anew_during_a_sync_is_not_paid_by_it():
+def test_a_segment_written_during_a_sync_is_still_owed_after_it():
     disk = SimDisk()
     disk.make_folder("/p")
     sealed, active = (Segment.create(OpenFiles(disk), "/p", base) for base in (0, 5))
@@ -266,7 +266,7 @@ def test_a_log_that_was_deleted_meanwhile_fails_alone() -> None:
     assert read_back(disk, TOGETHER_FROM) == [1, 1, 1, 1, -1] + [1] * (TOGETHER_FROM - 5)
 
 
-def test_after_a_failure_each_log_hears_of_its_own_losses() -> None:
+def test_after_a_failure_each_log_gets_its_own_error() -> None:
     """A sync of everything takes the bytes of logs that were not even in the round."""
     disk = SimDisk()
     logs = dirty_logs(disk, TOGETHER_FROM + 2)

@@ -117,7 +117,7 @@ def test_the_mark_is_tried_again_with_each_checkpoint(harness, sim, monkeypatch)
     assert sim.exists(f"{harness.partition}/{FAILED_SYNC_FILE}")
 
 
-def test_the_mark_can_be_left_when_no_more_files_can_be_opened(make_pond):
+def test_the_mark_can_be_left_without_a_free_descriptor(make_pond):
     harness = make_pond()
     _, log = harness.open()
     harness.fill(log, COUNT)
@@ -156,7 +156,7 @@ def test_a_log_that_is_gone_leaves_no_mark(harness, sim):
     assert not sim.exists(f"{harness.partition}/{FAILED_SYNC_FILE}")
 
 
-def test_a_failed_sync_of_everything_is_marked_in_each_folder_before_the_loop_hears_of_it(harness, sim):
+def test_a_failed_sync_of_everything_marks_each_folder_before_the_loop_learns_of_it(harness, sim):
     store, _ = harness.open()
     names = [TopicPartition("many", number) for number in range(TOGETHER_FROM)]
     logs = [store.create(name, harness.topic_id) for name in names]

@@ -273,7 +273,7 @@ def test_retention_makes_room_where_there_is_none(make_pond):
     assert log.start_offset == log.end_offset == 1500
 
 
-def test_where_only_the_last_segment_is_to_go_a_want_of_room_is_told(make_pond):
+def test_retiring_only_the_last_segment_on_a_full_disk_is_refused(make_pond):
     harness = make_pond(limits=LogLimits(index_interval_bytes=150, retention_ms=1000))
     _, log = harness.open()
     harness.fill(log, 50)

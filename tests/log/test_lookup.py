@@ -246,7 +246,7 @@ def test_headers_are_not_walked_without_end(harness, monkeypatch):
             lookup.finish()
 
 
-def test_a_lookup_that_nobody_waits_for_stops(harness, monkeypatch):
+def test_a_lookup_stops_when_its_client_is_gone(harness, monkeypatch):
     log = lying_log(harness, 5, records=100)
     unpacked = counted(monkeypatch)
     lookup = log.time_lookup(5000, budget=LookupBudget(1, lambda: len(unpacked) < 2))

@@ -102,7 +102,7 @@ def test_what_was_written_before_a_gap_says_nothing():
         states.check([header(5)])
 
 
-def test_what_was_written_before_sequences_began_anew_is_known_to_be_written():
+def test_batches_before_a_sequence_wraparound_are_recognised_as_duplicates():
     log = Log()
     for number in range(10):
         log.send((LAST - 3 + number) % SEQUENCE_COUNT)

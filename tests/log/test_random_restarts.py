@@ -289,7 +289,7 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", seeds(range(90)))
-def test_each_life_goes_by_what_the_batches_tell(make_pond, seed):
+def test_every_restart_recovers_the_state_that_the_batches_define(make_pond, seed):
     simulation = Simulation(
         make_pond(disk=SimDisk(seed), limits=LogLimits(segment_bytes=400, index_interval_bytes=150)), seed
     )

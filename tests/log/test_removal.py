@@ -100,7 +100,7 @@ def _logs_of(log) -> list[str]:
     return [segment.path(".log") for segment in log.segments]
 
 
-def test_a_log_that_begins_anew_has_nothing_left_to_remove(harness):
+def test_a_restarted_log_has_nothing_left_to_remove(harness):
     _, log = harness.open()
     first, second = retired_twice(harness, log)
     for job in (first, second):
@@ -285,7 +285,7 @@ def test_a_topic_may_be_called_as_a_log(make_pond, monkeypatch):
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("begins_anew", [True, False])
-def test_what_the_last_life_did_not_come_to_remove_goes_in_this_one(harness, sim, is_clean, begins_anew):
+def test_files_left_by_the_previous_run_are_removed(harness, sim, is_clean, begins_anew):
     store, log = harness.open()
     harness.fill(log, 40)
     harness.sync(log)
@@ -319,7 +319,7 @@ def test_what_a_compaction_has_replaced_is_removed_again_and_what_it_gave_up_is_
         assert job.is_tried_again == is_finished
 
 
-def test_no_removal_is_asked_for_while_the_log_begins_anew(make_pond):
+def test_no_removal_is_requested_while_the_log_restarts(make_pond):
     """It would know the files of the new log by the names of the old ones."""
     harness = make_pond()
     store, log = harness.open()

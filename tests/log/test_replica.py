@@ -36,7 +36,7 @@ def test_a_cut_between_batches_that_compaction_has_left_is_believed_after_a_clea
     assert harness.values(log) == {0: b"a"}
 
 
-def test_where_an_epoch_ends_is_told_as_replicas_ask_it(harness):
+def test_the_end_of_an_epoch_is_answered_as_offset_for_leader_epoch_requires(harness):
     _, log = harness.open()
     assert log.end_of(3) is None
     follow(harness, log, 0, b"a", b"b", epoch=2)

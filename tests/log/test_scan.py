@@ -28,7 +28,7 @@ def test_every_walk_meets_every_batch_whatever_the_size_of_its_steps(file, chunk
 
 
 @pytest.mark.parametrize("walk", [headers, checked, batches])
-def test_a_torn_end_is_told_with_its_place(file, walk):
+def test_a_torn_end_is_reported_with_its_position(file, walk):
     last = file.size() - len(encode_batch([Record(0, 5, b"k", b"v")]))
     for end in (last + 1, last + 60, last + 61, file.size() - 1):
         met = []

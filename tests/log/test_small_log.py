@@ -73,7 +73,7 @@ def test_indexes_of_an_idle_log_are_left_alone(make_pond: Callable[..., Any]) ->
 
 
 @pytest.mark.parametrize("damage", ["lost", "torn", "foreign"])
-def test_indexes_are_written_anew_once_the_log_grows(make_pond: Callable[..., Any], damage: str) -> None:
+def test_indexes_are_rewritten_once_the_log_grows(make_pond: Callable[..., Any], damage: str) -> None:
     harness = make_pond(limits=LIMITS)
     store, log = harness.open()
     harness.append(log, b"one")

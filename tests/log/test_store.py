@@ -98,7 +98,7 @@ def test_a_deleted_partition_is_gone_and_its_name_is_free(harness, sim):
     job.run()
 
 
-def test_what_belongs_to_nobody_is_set_aside(harness, sim):
+def test_a_stray_partition_is_set_aside(harness, sim):
     store, log = harness.open()
     harness.fill(log, 5)
     path = store.set_aside(harness.tp)
@@ -345,7 +345,7 @@ def test_a_start_that_is_broken_off_is_no_clean_end_and_forgets_nothing(harness,
     assert store.get(TopicPartition("zz", 0)).start_offset == 2
 
 
-def test_an_end_that_nobody_vouches_for_is_no_clean_one(harness, sim):
+def test_a_shutdown_that_is_not_vouched_for_is_not_clean(harness, sim):
     filled(harness).close(is_vouched=False)
     assert not sim.exists("/data/.kafka_cleanshutdown")
     harness.open()
@@ -451,7 +451,7 @@ def test_a_log_that_has_lost_its_owner_is_a_loss(harness, sim):
     assert harness.store().open(harness.now_ms).has_lost
 
 
-def test_files_that_nobody_could_take_away_do_not_become_those_of_the_next_log(harness, sim, monkeypatch):
+def test_files_that_could_not_be_removed_are_not_adopted_by_the_next_log(harness, sim, monkeypatch):
     store, log = harness.open()
     harness.fill(log, 40)
     with monkeypatch.context() as patch:
@@ -477,7 +477,7 @@ def test_a_new_log_that_found_no_room_leaves_nothing_behind(harness, sim):
     assert not any("stray" in name for name in sim.list("/data"))
 
 
-def test_a_deleted_folder_that_cannot_be_removed_keeps_nobody_from_starting(harness, sim, monkeypatch):
+def test_a_deleted_folder_that_cannot_be_removed_does_not_prevent_startup(harness, sim, monkeypatch):
     store, _ = harness.open()
     store.create(TopicPartition("gone", 0), UUID(int=3))
     store.delete(TopicPartition("gone", 0))
@@ -526,7 +526,7 @@ def test_a_partition_that_cannot_be_opened_keeps_its_append_times(harness, sim):
     assert log.segments.active.appended_ms == noted_ms
 
 
-def test_a_cut_off_end_is_known_until_it_is_told(harness, sim):
+def test_a_cut_off_tail_is_remembered_until_it_is_reported(harness, sim):
     """A start that is killed before it has told has cut it off already, and the next one finds nothing wrong."""
     store, log = harness.open()
     harness.fill(log, 5)

@@ -56,7 +56,7 @@ def test_a_marker_is_needed_as_long_as_a_batch_of_its_transaction_is_there():
     assert not known.is_needed_by_records(header(5), commit)
 
 
-def test_any_marker_is_needed_where_batches_may_come_back_that_nobody_sees():
+def test_every_marker_is_kept_while_removed_segments_may_come_back():
     known = TransactionFilter(keeps_ends=True)
     assert known.is_needed_by_records(header(1), Marker(committed=True, coordinator_epoch=0))
     assert not known.is_needed_by_records(header(3), None), "already emptied"

@@ -198,7 +198,7 @@ def test_what_was_aborted_in_a_segment_that_was_rolled_during_a_sync_stays_so_af
         check(log, model, random.Random(seed))
 
 
-def test_a_reader_hears_of_aborted_transactions_in_what_it_reads_only(make_pond):
+def test_a_reader_gets_only_the_aborted_transactions_in_its_range(make_pond):
     """Ten thousand later ones are neither listed nor, once sealed, read from their file."""
     harness = make_pond(limits=LogLimits(segment_bytes=1 << 20, index_interval_bytes=150))
     store, log = harness.open()

@@ -46,7 +46,7 @@ def test_everything_can_go(harness):
     assert len(harness.records(log)) == 2
 
 
-def test_a_cut_below_the_oldest_segment_begins_anew_there(harness):
+def test_a_truncation_below_the_oldest_segment_restarts_the_log_there(harness):
     _, log = harness.open()
     harness.fill(log, 30)
     harness.sync(log)
@@ -88,7 +88,7 @@ def test_a_cut_at_or_behind_the_end_still_forgets_epochs_that_begin_there(harnes
     assert (log.end_offset, log.last_epoch) == (3, 0)
 
 
-def test_a_log_that_is_far_behind_begins_anew_further_on(harness, sim):
+def test_a_log_that_is_far_behind_restarts_at_a_later_offset(harness, sim):
     store, log = harness.open()
     for number in range(30):
         harness.append(log, b"v", producer_id=1, producer_epoch=0, base_sequence=number)
@@ -200,7 +200,7 @@ def test_an_abort_that_was_cut_off_does_not_come_back(make_pond, seed):
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_what_was_to_be_removed_is_not_looked_for_in_a_log_that_began_anew(harness, sim, is_clean):
+def test_retired_files_are_forgotten_when_the_log_restarts(harness, sim, is_clean):
     """An unclean election has made a leader of an empty replica: the names of the first segments come again."""
     store, log = harness.open()
     harness.fill(log, 40)

@@ -93,12 +93,12 @@ def test_a_denial_comes_before_all_else() -> None:
 
 
 @pytest.mark.parametrize("given_right", [Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER])
-def test_whoever_may_read_or_change_may_look(given_right: Operation) -> None:
+def test_permission_to_read_or_change_implies_describe(given_right: Operation) -> None:
     assert asked(acls_of(acl(operation=given_right)), Operation.DESCRIBE) == "ALLOWED"
     assert asked(acls_of(acl(operation=given_right)), Operation.DESCRIBE_CONFIGS) == "NOT_NAMED"
 
 
-def test_whoever_may_change_settings_may_see_them() -> None:
+def test_permission_to_alter_configs_implies_describe_configs() -> None:
     acls = acls_of(acl(operation=Operation.ALTER_CONFIGS))
     assert asked(acls, Operation.DESCRIBE_CONFIGS) == "ALLOWED"
     assert asked(acls, Operation.DESCRIBE) == "NOT_NAMED"
@@ -195,9 +195,7 @@ def test_the_index_says_what_a_plain_reading_says(
 
 
 @given(st.lists(entries, max_size=6, unique=True), operations)
-def test_whether_anything_may_be_done_is_what_asking_for_every_name_says(
-    made: list[Acl], operation: Operation
-) -> None:
+def test_ruling_of_any_agrees_with_checking_every_name(made: list[Acl], operation: Operation) -> None:
     """Names that fit each pattern and no longer one are enough to find one that is allowed, if there is any."""
     explicit = [each for each in made if each.operation in (Operation.ALL, operation)]
     names = {each.resource_name + tail for each in explicit for tail in ("", "~")} | {"~"}

@@ -161,7 +161,7 @@ def test_a_session_outlasts_a_heartbeat(image) -> None:
     assert "must be more than consumer.heartbeat.interval.ms=5000" in str(reply.verdict.message)
 
 
-def test_what_all_groups_have_a_group_may_have_of_its_own(image) -> None:
+def test_a_group_may_always_set_the_default_value(image) -> None:
     layers = NodeLayers(node_settings({"group.consumer.heartbeat.interval.ms": "300"}))
     wanted = changes(Resource(32, "g"), ("consumer.heartbeat.interval.ms", SET, "300"))
     (reply,) = decide_incremental_alter(image, layers, [wanted]).reply
@@ -177,7 +177,7 @@ def test_what_all_groups_have_a_group_may_have_of_its_own(image) -> None:
         (BROKER, "my.plugin.secret", "x"),
     ],
 )
-def test_groups_subscriptions_and_what_nobody_knows_can_be_set_and_taken_back(
+def test_settings_of_groups_subscriptions_and_unknown_ones_can_be_set_and_removed(
     image, layers, apply, resource: Resource, name: str, value: str
 ) -> None:
     apply(image, decide_incremental_alter(image, layers, [changes(resource, (name, SET, value))]))

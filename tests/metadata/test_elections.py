@@ -88,7 +88,7 @@ def test_a_change_is_what_its_record_makes_of_the_partition(
         assert image.topics["a"].partitions[0] == after
 
 
-def test_a_broker_that_was_fenced_leaves_and_one_that_comes_back_leads_where_nobody_does() -> None:
+def test_a_fenced_broker_leaves_and_a_returning_one_leads_leaderless_partitions() -> None:
     image = cluster(whole(0), whole(1, leader=2), whole(2, leader=3))
     fence(image, 1)
     left = leave(image, LAYERS, 1)
@@ -180,7 +180,7 @@ def test_what_becomes_of_partitions_that_are_alike_is_worked_out_once(monkeypatc
     assert left.records == alone
 
 
-def test_the_work_for_a_broker_goes_by_its_own_partitions() -> None:
+def test_the_work_for_a_broker_is_proportional_to_its_partitions() -> None:
     image = cluster(*(whole(index, 1, (1, 2)) for index in range(500)), whole(500, 3, (3, 1)))
     fence(image, 3)
     assert len(list(image.partitions_of(3))) == 1
@@ -203,7 +203,7 @@ def test_who_lost_records_is_not_eligible_and_leads_on_in_no_epoch_of_before() -
     assert leave(image, LAYERS, 1, Loss.UNSYNCED).records == []
 
 
-def test_another_value_of_min_insync_replicas_makes_nobody_eligible() -> None:
+def test_changing_min_insync_replicas_clears_the_elr() -> None:
     """Else 2 stays eligible while 1, now enough by itself, commits without it."""
     image = cluster(
         PartitionRecord(0, A, THREE, (1,), leader=1, eligible_leader_replicas=(2,)),
@@ -351,7 +351,7 @@ def test_an_unclean_leader_is_elected_only_when_somebody_asks_for_it() -> None:
         pytest.param({"b1": (3, 10), "b2": (3, 11), "b3": (9, 99)}, 2, id="fenced brokers do not count"),
     ],
 )
-def test_an_unclean_election_goes_by_the_logs(ends: dict[str, tuple[int, int]], leader: int) -> None:
+def test_an_unclean_election_compares_the_logs(ends: dict[str, tuple[int, int]], leader: int) -> None:
     lost = PartitionRecord(0, A, THREE, (3,), leader=-1)
     image = cluster(lost, fenced=(3,))
     decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, [("a", 0)], reported(**ends))
@@ -359,7 +359,7 @@ def test_an_unclean_election_goes_by_the_logs(ends: dict[str, tuple[int, int]], 
     assert image.topics["a"].partitions[0].leader == leader
 
 
-def test_an_unclean_election_without_reports_elects_nobody() -> None:
+def test_an_unclean_election_without_reports_elects_no_leader() -> None:
     lost = PartitionRecord(0, A, THREE, (3,), leader=-1)
     image = cluster(lost, fenced=(3,))
     earlier_life = {("a", 0): {1: ReplicaLogEnd(7, LogEnd(3, 10))}}

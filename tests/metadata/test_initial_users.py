@@ -54,7 +54,7 @@ GOOD = "salt=AA==,stored_key=" + "A" * 43 + "=,server_key=" + "A" * 43 + "=,iter
         ("\n" * 2000, "2000 lines"),
     ],
 )
-def test_what_is_wrong_is_told_without_what_is_secret(text: str, said: str) -> None:
+def test_errors_do_not_contain_secrets(text: str, said: str) -> None:
     with pytest.raises(InitialUsersFault) as fault:
         read(text)
     assert said in str(fault.value)

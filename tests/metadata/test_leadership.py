@@ -128,7 +128,7 @@ def test_a_change_that_cannot_be_says_whose_fault_it_is(asked: IsrChange, result
     assert decide_isr_change(WHOLE, asked, TWO, only(1, 2), lambda broker: broker * 100) is result
 
 
-def test_a_change_of_the_isr_has_a_number_of_its_own() -> None:
+def test_every_isr_change_raises_the_partition_epoch() -> None:
     after = decide_isr_change(WHOLE, ASKED, TWO, only(1, 2), lambda broker: broker * 100)
     assert after == Leadership((1, 2, 3), (1, 2), 1, 5, 11)
 

@@ -214,7 +214,7 @@ def test_a_move_is_not_called_off_where_the_old_replicas_are_too_few() -> None:
     assert metadata.cancel() is ErrorCode.NONE
 
 
-def test_a_move_replaces_another_and_takes_away_whom_nobody_counts_on() -> None:
+def test_a_reassignment_replaces_another_and_drops_uncounted_replicas() -> None:
     metadata = Metadata(1, 2)
     metadata.move(3, 4)
     metadata.in_sync(1, 2, 3)
@@ -239,7 +239,7 @@ def test_a_target_that_dies_holds_the_move_up_until_it_is_back() -> None:
     assert not is_moving(metadata.partition)
 
 
-def test_a_lone_leader_that_is_away_leads_no_more_once_it_moves() -> None:
+def test_an_absent_single_replica_loses_its_leadership_when_it_is_reassigned() -> None:
     metadata = Metadata(1)
     metadata.fence(1)
     assert metadata.partition.leader == 1, "left alone"
@@ -342,7 +342,7 @@ steps = st.one_of(
 
 @settings(report_multiple_bugs=False)
 @given(some, st.integers(1, 3), st.lists(steps, max_size=25))
-def test_whatever_happens_nobody_leaves_before_the_target_is_in_sync(replicas, min_isr, story) -> None:
+def test_no_replica_leaves_before_the_target_is_in_sync(replicas, min_isr, story) -> None:
     metadata = Metadata(*replicas, min_isr=min_isr)
     for kind, brokers in story:
         before = metadata.partition
@@ -393,10 +393,10 @@ def test_a_move_that_ends_with_fewer_in_sync_is_noticed(monkeypatch) -> None:
     monkeypatch.setattr(moves, "settled", too_early)
     monkeypatch.setattr(elections, "settled", too_early)
     with pytest.raises(AssertionError):
-        test_whatever_happens_nobody_leaves_before_the_target_is_in_sync()
+        test_no_replica_leaves_before_the_target_is_in_sync()
 
 
-def test_a_move_of_its_own_decides_without_an_image() -> None:
+def test_a_reassignment_of_one_partition_needs_no_image() -> None:
     """The pure half, for what the decisions above never ask."""
     rules, everybody = Rules(2), lambda _: True
     before = Partition((1, 2), (1, 2), 1, 5, 10)

@@ -194,7 +194,7 @@ def test_an_empty_replica_does_not_lead_a_new_topic_that_the_lost_disk_could_com
     assert (log.partition.isr, log.partition.elr, log.partition.leader) == ((), (), NO_LEADER)
 
 
-def test_a_crashed_broker_begins_anew_where_it_is_alone() -> None:
+def test_a_crashed_broker_gets_a_new_leader_epoch_where_it_is_the_only_replica() -> None:
     log = Log()
     log.up(1, 2)
     log.topic(2, (1,))
@@ -221,7 +221,7 @@ def test_a_broker_that_is_alone_is_never_fenced() -> None:
     assert first.broker_epoch < second.broker_epoch < third.broker_epoch
 
 
-def test_a_broker_is_let_in_once_it_knows_of_its_own_registration() -> None:
+def test_a_broker_is_unfenced_once_it_has_applied_its_own_registration() -> None:
     """KAFKA-13955: it need not know what came after."""
     log = Log()
     epoch = log.register(1).broker_epoch

@@ -113,7 +113,7 @@ def test_who_does_not_exist_looks_like_most_who_do() -> None:
     assert image.scram.usual_shape(1) == Shape(16, 5000)
 
 
-def test_who_is_asked_for_twice_or_is_not_there_is_told_so() -> None:
+def test_repeated_and_missing_users_are_reported() -> None:
     image = Image()
     alter(image, upsertion("a"), upsertion("b", 2))
     told = {each.user: each.verdict.code for each in describe_users(image.scram, ["a", "x", "b", "b"])}

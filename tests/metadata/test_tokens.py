@@ -67,7 +67,7 @@ def test_a_token_lives_until_it_is_not_renewed_any_more() -> None:
     assert renew(image, "User:alice", now_ms=5158, token_id=None).verdict.code.name == "DELEGATION_TOKEN_NOT_FOUND"
 
 
-def test_tokens_end_with_the_last_password_of_whoever_owns_or_made_them() -> None:
+def test_tokens_end_with_the_last_password_of_their_owner_or_requester() -> None:
     image = Image()
     wanted = [Upsertion(user, 1, 4096, b"s" * 16, b"p" * 32) for user in ("alice", "bob")]
     wanted_more = [Upsertion("alice", 2, 4096, b"s" * 16, b"p" * 64)]

@@ -57,7 +57,7 @@ def test_a_busy_loop_lets_people_in_one_by_one() -> None:
     assert set(loop.rests[50:]) == {REST_SECONDS_MAX}
 
 
-def test_whoever_comes_after_a_while_comes_in_at_once() -> None:
+def test_a_connection_after_a_pause_is_accepted_at_once() -> None:
     loop = Loop()
     loop.admit(1_000, 0.001)
     assert loop.rests[-1] > 0

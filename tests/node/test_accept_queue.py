@@ -50,7 +50,7 @@ def test_where_there_is_no_room_the_crowd_turns_its_own_away() -> None:
     assert (len(door), door.next()) == (0, None)
 
 
-def test_beside_a_crowd_whoever_comes_with_two_keeps_both_however_many_addresses_there_are() -> None:
+def test_beside_a_burst_an_address_with_two_connections_keeps_both() -> None:
     door: AcceptQueue[str] = AcceptQueue(100)
     for number in range(50):
         door.put("flood", f"flood-{number}")

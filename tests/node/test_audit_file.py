@@ -39,7 +39,7 @@ def test_files_take_turns_and_the_oldest_goes(tmp_path: Path) -> None:
     assert [int(each) for each in kept] == list(range(70, 100))
 
 
-def test_one_file_alone_begins_anew(tmp_path: Path) -> None:
+def test_a_single_file_is_truncated(tmp_path: Path) -> None:
     file = AuditFile(tmp_path, 1_000, 1)
     for number in range(15):
         file(f"{number:099}")

@@ -77,7 +77,7 @@ def test_a_stranger_is_not_believed(tmp_path: Path) -> None:
         handshake(server_context(ours, node), client_context(theirs, mallory), "localhost")
 
 
-def test_a_clients_certificate_serves_nobody(tmp_path: Path) -> None:
+def test_a_client_certificate_cannot_serve(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path)
     alice = authority.issue("alice", "client", ["localhost"])
     with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
@@ -114,7 +114,7 @@ def test_it_is_loaded_again_and_never_made_twice(tmp_path: Path) -> None:
     handshake(server_context(before, node), client_context(before, node), "localhost")
 
 
-def test_what_is_no_authority_is_told(tmp_path: Path) -> None:
+def test_a_folder_without_an_authority_is_reported(tmp_path: Path) -> None:
     with pytest.raises(NoAuthority, match=r"has no authority: .*ca.pem is missing"):
         Authority.load(tmp_path)
     Authority.create(tmp_path / "a")

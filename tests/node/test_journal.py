@@ -53,7 +53,7 @@ def test_a_traceback_counts_as_the_lines_that_it_has() -> None:
     assert written(journal, out).count("\n") == LINES_AT_ONCE_MAX
 
 
-def test_a_pipe_that_nobody_reads_costs_lines_and_no_time() -> None:
+def test_an_unread_pipe_costs_lines_and_no_time() -> None:
     """Seen before: a node whose standard error was a full pipe answered nobody any more."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as out:
@@ -85,7 +85,7 @@ def test_a_reader_that_is_gone_is_no_fault_of_the_node() -> None:
         assert journal.flush(60)
 
 
-def test_the_traceback_of_a_bug_is_told_to_a_slow_reader_too() -> None:
+def test_the_traceback_of_a_bug_reaches_a_slow_reader_too() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as out:
         journal = LineJournal(out)

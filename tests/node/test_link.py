@@ -221,7 +221,7 @@ def test_a_small_range_past_the_end_breaks_the_link_and_releases_all(harness: Ha
     assert big.descriptor() is None
 
 
-def test_a_peer_that_never_reads_cannot_hold_a_close_for_ever(
+def test_a_peer_that_never_reads_cannot_block_a_close_forever(
     harness: Harness, big, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "CLOSE_WAIT_SECONDS", 0.1)

@@ -73,7 +73,7 @@ def test_many_stands_are_one_line() -> None:
     assert harness.delay.stalls_total == 5
 
 
-def test_a_stand_for_want_of_a_core_is_told_as_one() -> None:
+def test_a_stall_without_a_cpu_is_reported_as_such() -> None:
     harness = Harness()
     harness.waited_ms = 10
     harness.clock.pass_by(INTERVAL_MS)

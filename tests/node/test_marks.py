@@ -24,5 +24,5 @@ def test_a_copy_has_another_mark_and_a_move_has_not(tmp_path: Path) -> None:
     assert disk.mark(str(tmp_path / "elsewhere")) == mark
 
 
-def test_where_nobody_can_tell_there_is_no_mark() -> None:
+def test_without_support_there_is_no_mark() -> None:
     assert RealDisk().mark("/proc") is None

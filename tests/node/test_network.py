@@ -116,7 +116,7 @@ def test_a_bug_while_accepting_reaches_the_loop(harness: Harness) -> None:
     listener.close()
 
 
-def test_a_bug_while_one_of_many_is_let_in_keeps_nobody_else_out(harness: Harness) -> None:
+def test_a_bug_while_serving_one_connection_does_not_block_the_others(harness: Harness) -> None:
     def accept(link: Link) -> Quiet:
         served = harness.accept(link)
         if len(harness.served) == 2:
@@ -292,7 +292,7 @@ def host_of(served: Quiet) -> str:
     return served.link.peer.rpartition(":")[0]
 
 
-def test_whoever_comes_from_another_address_waits_for_one_turn_of_a_crowd(harness: Harness) -> None:
+def test_another_address_waits_for_one_turn_of_a_burst(harness: Harness) -> None:
     """The kernel gives out first come first served; who comes last is let in among the first all the same."""
     listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     crowd = arrive(listener.port, "127.0.0.2", 300)
@@ -306,7 +306,7 @@ def test_whoever_comes_from_another_address_waits_for_one_turn_of_a_crowd(harnes
         each.close()
 
 
-def test_a_burst_from_one_address_is_let_in_whole_and_in_order(harness: Harness) -> None:
+def test_a_burst_from_one_address_is_served_completely_and_in_order(harness: Harness) -> None:
     """Also where more come than may wait here: they wait in the kernel."""
     harness.network.waiting_max = 50
     listener = harness.network.listen("127.0.0.1", 0, harness.accept)
@@ -345,7 +345,9 @@ def test_a_crowd_that_does_not_end_makes_room_for_others(harness: Harness, monke
         each.close()
 
 
-def test_whoever_has_gone_before_his_turn_is_not_let_in(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_left_before_its_turn_is_not_served(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("millpond.node.network.GONE_SECONDS", 0.0)
     listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     crowd = arrive(listener.port, "127.0.0.2", 200)

@@ -26,7 +26,7 @@ CLOSED = [
 
 
 @pytest.mark.parametrize("texts", CLOSED)
-def test_settings_that_ask_nobody_do_not_count_any_more(tmp_path: Path, texts: dict[str, str]) -> None:
+def test_settings_without_authentication_are_refused_afterwards(tmp_path: Path, texts: dict[str, str]) -> None:
     folder = {"data.folder": str(tmp_path)}
     for _ in range(2):
         check_mark(node_settings(folder | texts))

@@ -112,7 +112,7 @@ def test_who_stops_it_as_soon_as_it_is_ready_gets_a_clean_end(tmp_path: Path) ->
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_client_that_breaks_the_protocol_is_told_of_in_the_journal(child: Child) -> None:
+def test_a_client_that_breaks_the_protocol_is_logged(child: Child) -> None:
     with socket.create_connection(("127.0.0.1", child.port), timeout=10) as link:
         link.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert link.recv(100) == b""
@@ -176,7 +176,7 @@ def test_a_bug_costs_no_line_of_the_audit_log(tmp_path: Path) -> None:
     assert [(each["event"], each.get("times_more")) for each in lines] == [("turned_away", None), ("turned_away", 2)]
 
 
-def test_a_journal_that_nobody_reads_does_not_hold_the_node(child: Child) -> None:
+def test_an_unread_journal_does_not_block_the_node(child: Child) -> None:
     """Standard error is a pipe here, and is read by nobody: probes of another protocol once filled it up."""
     for _ in range(100):
         for _ in range(10):
@@ -200,7 +200,7 @@ def test_limits_fit_what_the_process_may_open(descriptors: int, partitions: int,
     assert lower[MAX_PARTITIONS] == 7
 
 
-def test_who_asks_for_more_than_the_process_may_open_is_told() -> None:
+def test_limits_above_the_descriptor_limit_are_lowered_and_logged() -> None:
     told: list[dict[str, object]] = []
     asked = node_settings({"max.connections": "15000"})
     assert fitted(asked, 20_000, lambda _, **facts: told.append(facts))[MAX_CONNECTIONS] == 12_309

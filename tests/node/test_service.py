@@ -11,7 +11,7 @@ from millpond.node.service import tell_manager
 
 
 @pytest.mark.parametrize("kind", ["a file", "a name without a file"])
-def test_the_manager_hears_each_line(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manager_receives_each_line(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(path if kind == "a file" else f"\0{path}")
@@ -27,7 +27,7 @@ def test_without_a_manager_nothing_happens(tmp_path: Path, monkeypatch: pytest.M
     tell_manager("READY=1")
 
 
-def test_a_manager_that_does_not_read_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_that_does_not_read_blocks_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))

@@ -184,7 +184,7 @@ def test_old_versions_and_weak_ciphers_are_refused(harness: Harness) -> None:
     assert not any(peer.data for peer in harness.served)
 
 
-def test_whoever_speaks_no_tls_is_heard_by_nobody(harness: Harness) -> None:
+def test_a_client_without_tls_reaches_no_handler(harness: Harness) -> None:
     port = harness.listen()
 
     def knock() -> bytes:
@@ -267,7 +267,7 @@ def test_a_node_believes_only_its_own_authority_and_the_right_host(harness: Harn
 # Those who take their time.
 
 
-def test_handshakes_that_do_not_end_hold_nobody_up_and_are_ended(harness: Harness) -> None:
+def test_stalled_handshakes_block_nothing_and_are_ended(harness: Harness) -> None:
     port = harness.listen(handshake_ms_max=1_500)
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
     half = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
@@ -437,7 +437,7 @@ def test_half_a_handshake_and_then_nonsense_or_nothing(harness: Harness) -> None
     assert harness.run(lambda: harness.say(port, b"hello"))[0] == b"hello"
 
 
-def test_keys_are_not_agreed_on_anew(harness: Harness) -> None:
+def test_keys_are_not_renegotiated(harness: Harness) -> None:
     """In TLS 1.2 a client could ask for that, and take a millisecond of the loop each time."""
     port = harness.listen()
 

@@ -33,7 +33,7 @@ def test_answers_come_back_on_the_loops_thread(loop: asyncio.AbstractEventLoop) 
     workers.close()
 
 
-def test_a_failure_is_told_as_such(loop: asyncio.AbstractEventLoop) -> None:
+def test_a_failure_is_reported_as_such(loop: asyncio.AbstractEventLoop) -> None:
     workers = ThreadWorkers(loop)
     heard: list[Exception] = []
     workers.run(lambda: os.stat("/does/not/exist")).then(pytest.fail, heard.append)

@@ -268,7 +268,7 @@ def test_pausing_inside_received_stops_at_once(environment, links) -> None:
         assert environment.run_until(lambda heard=heard: len(server.data) > heard or heard == 100)
 
 
-def test_closing_inside_received_is_the_last_word(environment, links) -> None:
+def test_closing_inside_received_is_final(environment, links) -> None:
     def answer(peer: Peer, _: bytes) -> None:
         peer.link.send([b"bye"])
         peer.link.close()

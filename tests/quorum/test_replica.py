@@ -277,7 +277,7 @@ def test_who_may_have_led_an_epoch_never_leads_it_again() -> None:
         assert harness.replica.epoch == 6
 
 
-def test_an_observer_never_stands_but_votes_for_whoever_knows_it_as_a_voter() -> None:
+def test_an_observer_never_stands_but_votes_for_a_candidate_that_knows_it_as_a_voter() -> None:
     harness = ReplicaHarness(me=STRANGER, election=Election(5))
     harness.wait(60_000)
     assert isinstance(harness.replica.role, Unattached)
@@ -361,7 +361,7 @@ def test_a_second_process_with_the_id_of_a_voter_stays_new(replica: ReplicaKey, 
     assert confirmed(harness, replica) is is_confirmed
 
 
-def test_an_observer_with_an_id_of_its_own_is_confirmed() -> None:
+def test_an_observer_with_a_distinct_id_is_confirmed() -> None:
     harness = ReplicaHarness().lead()
     four = ReplicaKey(4, UUID(int=4))
     confirmed(harness, four)
@@ -395,12 +395,12 @@ def test_what_a_replaced_process_had_fetched_does_not_count_for_its_successor() 
 @pytest.mark.parametrize(
     ("epoch", "error"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )
-def test_a_fetch_of_another_epoch_is_told_who_leads(epoch: int, error: ErrorCode) -> None:
+def test_a_fetch_of_another_epoch_is_answered_with_the_leader(epoch: int, error: ErrorCode) -> None:
     harness = ReplicaHarness().lead()
     assert harness.ask(Fetch(epoch, TWO, 0, 0, -1, 0)) == [FetchResponse(error, 1, 1)]
 
 
-def test_a_log_that_parted_is_told_where() -> None:
+def test_a_diverging_log_gets_the_diverging_epoch() -> None:
     harness = ReplicaHarness(entries=(1, 1, 3), election=Election(3)).lead()
     (response,) = harness.ask(Fetch(4, TWO, 5, 2, -1, 0))
     assert isinstance(response, FetchResponse)
@@ -444,9 +444,7 @@ def test_a_successor_does_not_go_back_to_the_leader_that_resigned_because_others
 
 
 @pytest.mark.parametrize(("answered_id", "is_given_up"), [(NO_LEADER, True), (2, False)])
-def test_a_leader_that_says_itself_that_it_leads_no_more_is_given_up_at_once(
-    answered_id: int, is_given_up: bool
-) -> None:
+def test_a_leader_that_reports_its_resignation_is_given_up_at_once(answered_id: int, is_given_up: bool) -> None:
     """Its own farewell may be lost, or on its way."""
     harness = ReplicaHarness()
     fetch = harness.follow(2, 3)
@@ -463,7 +461,7 @@ def test_two_leaders_in_one_epoch_stop_the_process_of_who_is_answered_so() -> No
         harness.answer(begin, EpochResponse(ErrorCode.INVALID_REQUEST, 1, 2))
 
 
-def test_who_only_says_to_lead_an_epoch_that_has_a_leader_is_refused_and_stops_nobody() -> None:
+def test_a_second_leader_of_an_epoch_is_refused_without_stopping_the_replica() -> None:
     harness = ReplicaHarness().lead()
     assert harness.ask(BeginQuorumEpoch(1, 2, ONE)) == [EpochResponse(ErrorCode.INVALID_REQUEST, 1, 1)]
     assert harness.replica.is_leader
@@ -540,7 +538,7 @@ def test_a_snapshot_comes_in_pieces_and_replaces_the_log() -> None:
     assert sent == Fetch(4, ONE, 3, 2, 3, 500)
 
 
-def test_a_snapshot_that_is_gone_is_asked_for_anew() -> None:
+def test_a_missing_snapshot_is_fetched_from_the_start_again() -> None:
     harness = ReplicaHarness()
     fetch = harness.follow(2, 4)
     harness.answer(fetch, FetchResponse(NONE, 4, 2, snapshot=SnapshotId(3, 2)))
@@ -555,7 +553,7 @@ def test_a_lost_request_is_sent_again() -> None:
     assert [type(each) for each in harness.wait(100)] == [Fetch]
 
 
-def test_begin_of_an_older_epoch_is_told_the_newer_one() -> None:
+def test_a_begin_quorum_epoch_of_an_older_epoch_gets_the_newer_one() -> None:
     harness = ReplicaHarness(election=Election(5))
     assert harness.ask(BeginQuorumEpoch(4, 2, ONE)) == [EpochResponse(ErrorCode.FENCED_LEADER_EPOCH, 5, NO_LEADER)]
 
@@ -649,7 +647,7 @@ def test_who_voted_for_the_first_leader_is_new_no_more() -> None:
         pytest.param(vote(3, of=THREE), id="another is new no more"),
     ],
 )
-def test_a_founder_is_new_no_more_when_it_hears_from_anybody_that_there_was_a_leader(heard: Vote) -> None:
+def test_a_founder_stops_being_new_when_it_learns_of_a_leader(heard: Vote) -> None:
     """The first leader was gone before it could say so. Without this nobody would ever be elected."""
     harness = ReplicaHarness(election=NEW)
     harness.ask(new_vote(1))
@@ -662,7 +660,7 @@ def test_a_founder_is_new_no_more_when_it_hears_from_anybody_that_there_was_a_le
     assert harness.replica.election == Election(3, NO_LEADER, heard.candidate)
 
 
-def test_a_founder_is_new_no_more_under_a_leader_that_it_has_not_voted_for() -> None:
+def test_a_founder_stops_being_new_under_a_leader_that_it_has_not_voted_for() -> None:
     harness = ReplicaHarness(election=NEW)
     harness.ask(new_vote(1))
     harness.sync()
@@ -704,7 +702,7 @@ def test_a_leader_with_new_voters_alone_resigns() -> None:
     assert isinstance(harness.replica.role, Resigned)
 
 
-def test_a_new_voter_is_told_once_a_majority_of_the_others_has_come_again() -> None:
+def test_a_new_voter_is_confirmed_once_a_majority_of_the_others_has_fetched_again() -> None:
     harness = ReplicaHarness().lead()
     harness.ask(Fetch(1, TWO, 1, 1, -1, 0))
     came = Fetch(1, THREE, 0, 0, 1, 0, is_new=True)
@@ -721,7 +719,7 @@ def test_a_new_voter_is_told_once_a_majority_of_the_others_has_come_again() -> N
 
 
 @pytest.mark.parametrize(("high_watermark", "is_new"), [(2, False), (3, True)])
-def test_a_new_voter_is_new_no_more_with_all_that_a_confirmed_leader_has_committed(
+def test_a_voter_stops_being_new_with_everything_that_a_confirmed_leader_has_committed(
     high_watermark: int, is_new: bool
 ) -> None:
     harness = ReplicaHarness(election=NEW)

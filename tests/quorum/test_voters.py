@@ -84,7 +84,7 @@ def grown(*node_ids: int) -> SingleReplica:
     return harness
 
 
-def test_a_leader_changes_nothing_before_it_has_committed_something_of_its_own() -> None:
+def test_a_leader_changes_no_voters_before_it_has_committed_in_its_epoch() -> None:
     harness = SingleReplica()
     harness.replica.high_watermark = 0
     harness.fetch(2)
@@ -119,7 +119,7 @@ def test_who_is_not_ready_does_not_vote(offset: int | None, is_new: bool, why: s
     assert harness.objection(1, 2) == why
 
 
-def test_nobody_is_removed_whom_the_rest_needs() -> None:
+def test_no_voter_is_removed_that_the_others_need() -> None:
     harness = grown(1, 2, 3)
     harness.now_ms += 10_000
     harness.fetch(2)
@@ -183,7 +183,7 @@ def test_a_new_voter_does_not_stand_by_an_old_record_that_names_it_alone() -> No
     assert not isinstance(replica.role, Candidate)
 
 
-def test_who_knows_nobody_asks_its_contacts() -> None:
+def test_a_replica_without_voters_asks_its_contacts() -> None:
     replica = Replica(key(4), (), MemoryLog(), Election(is_new=True), Least(), 0, contacts=[2, 3])
     replica.step(Time(), 0)
     sent = replica.step(Durable(replica.version), 0).send + replica.step(Time(), 500).send
@@ -195,7 +195,7 @@ def test_who_knows_nobody_asks_its_contacts() -> None:
     assert fetch.is_new, "it may have been wiped"
 
 
-def test_an_observer_is_new_no_more_once_its_leader_is_sure() -> None:
+def test_an_observer_stops_being_new_once_its_leader_is_confirmed() -> None:
     harness = SingleReplica()
     harness.sync()
     harness.fetch(2, 0, is_new=True)

@@ -70,7 +70,7 @@ def giver() -> Iterator[Giver]:
     giver.close()
 
 
-def test_a_token_from_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
+def test_a_token_file_is_read_again_each_time(tmp_path: Path) -> None:
     path = tmp_path / "a token"
     path.write_text("one\n")
     login = login_of(**{URL: path.as_uri()})

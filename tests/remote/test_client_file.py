@@ -67,7 +67,7 @@ def test_javas_names_become_those_of_librdkafka() -> None:
     assert for_librdkafka(own) == own, "what is the library's own already stays as it is"
 
 
-def test_the_variable_counts_for_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_applies_to_every_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MILLPOND_BOOTSTRAP", raising=False)
     monkeypatch.delenv(VARIABLE, raising=False)
     assert client_settings() == {}

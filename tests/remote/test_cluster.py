@@ -72,7 +72,7 @@ def test_who_tries_again_is_not_sent_to_a_leader_that_has_gone(node: Node, topic
         assert cluster.retrying("find the leader", lambda: cluster.leader(topic, 0), seconds=10).port == node.port
 
 
-def test_nobody_there_is_given_up_in_time() -> None:
+def test_an_unreachable_cluster_is_given_up_in_time() -> None:
     settings = {"bootstrap.servers": f"127.0.0.1:{free_port()}", "default.api.timeout.ms": "300"}
     begun = time.monotonic()
     with (
@@ -119,7 +119,7 @@ def test_a_time_that_is_none_is_refused() -> None:
         Cluster({"bootstrap.servers": "h:1", "request.timeout.ms": "soon"})
 
 
-def test_the_coordinator_is_asked_on_a_connection_of_its_own(node: Node, topic: str) -> None:
+def test_coordinator_requests_use_a_separate_connection(node: Node, topic: str) -> None:
     """Else its answer would have to wait behind those of the leader."""
     create_topic(node.bootstrap, topic)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:

@@ -80,7 +80,7 @@ def test_an_answer_that_is_none_is_an_error_and_no_crash(answer: bytes, fault: t
         BrokerConnection(host, port, answer_seconds=5)
 
 
-def test_a_broker_that_lacks_the_api_is_told_apart() -> None:
+def test_a_broker_without_the_api_raises_unsupported() -> None:
     nothing_known = framed(struct.pack(">ihi", 1, 0, 0))
     with (
         peer(nothing_known) as (host, port),
@@ -90,7 +90,7 @@ def test_a_broker_that_lacks_the_api_is_told_apart() -> None:
         connection.ask(m.ListTransactionsRequest(), m.ListTransactionsResponse)
 
 
-def test_nobody_there_is_said_with_the_address() -> None:
+def test_an_unreachable_broker_is_reported_with_its_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ClusterError, match=f"no broker answers at 127.0.0.1:{port}") as told:

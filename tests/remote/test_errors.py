@@ -11,14 +11,14 @@ from millpond.base.ids import TopicPartition
 from millpond.remote.errors import PASSING, Answered, OffsetsGone, check
 
 
-def test_an_answer_is_told_in_words_with_advice() -> None:
+def test_an_error_code_is_explained_with_advice() -> None:
     fault = Answered("topic 'x'", ErrorCode.TOPIC_AUTHORIZATION_FAILED, "no")
     assert str(fault).startswith("topic 'x': no (TOPIC_AUTHORIZATION_FAILED); this user may not use the topic")
     assert fault.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert not fault.retriable
 
 
-def test_a_code_that_nobody_knows_is_a_number() -> None:
+def test_an_unknown_code_is_a_number() -> None:
     assert str(Answered("it", 9999)) == "it: error 9999"
 
 

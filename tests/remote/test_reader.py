@@ -185,7 +185,7 @@ def test_of_the_first_records_only_what_is_wanted_is_held(node: Node, topic: str
     assert held < 5_000_000
 
 
-def test_a_look_ends_in_time_among_records_that_nobody_is_shown(node: Node, topic: str) -> None:
+def test_a_search_among_invisible_records_ends_in_time(node: Node, topic: str) -> None:
     """One aborted transaction after the other: no record comes that whoever reads could count."""
     create_topic(node.bootstrap, topic)
     producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"{topic}-t"})

@@ -68,9 +68,7 @@ def test_every_login_works_and_a_wrong_password_is_refused(behind_door: MakeDoor
                 create_topic({**settings, **who}, "kept")
 
 
-def test_what_java_and_librdkafka_are_told_opens_the_same_door(
-    behind_door: MakeDoor, certificates: Certificates
-) -> None:
+def test_java_and_librdkafka_settings_are_equivalent(behind_door: MakeDoor, certificates: Certificates) -> None:
     settings = behind_door(server_context(certificates.server), LOGINS)
     java = {
         **settings,
@@ -140,7 +138,7 @@ def _own_as_text(path: Path) -> dict[str, str]:
     return {"ssl.keystore.key": text[:end], "ssl.keystore.certificate.chain": text[end:]}
 
 
-def test_a_certificate_of_another_host_is_refused_unless_nobody_shall_look(
+def test_a_certificate_of_another_host_is_refused_unless_checks_are_off(
     behind_door: MakeDoor, certificates: Certificates
 ) -> None:
     settings = behind_door(server_context(certificates.elsewhere))
@@ -175,7 +173,7 @@ def test_one_side_speaks_tls_and_the_other_does_not(
         ({"security.protocol": "SSL", "ssl.keystore.type": "PKCS12"}, "only PEM"),
     ],
 )
-def test_settings_that_cannot_work_are_told_before_anything_is_tried(settings: dict[str, str], told: str) -> None:
+def test_invalid_settings_are_reported_before_connecting(settings: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         Security.from_settings(settings)
 
@@ -188,7 +186,7 @@ def test_no_password_is_shown() -> None:
     assert "pond-secret" not in repr(security)
 
 
-def test_librdkafka_is_told_the_same(certificates: Certificates) -> None:
+def test_librdkafka_gets_the_same_settings(certificates: Certificates) -> None:
     assert librdkafka({}) == {"security.protocol": "plaintext"}
     java = {
         "security.protocol": "SSL",

@@ -50,7 +50,7 @@ def fill(cluster: Cluster, identity: ProducerIdentity, topic: str, *values: byte
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_ending_again_hears_the_same(cluster: Cluster, node: Node, topic: str, commit: bool) -> None:
+def test_ending_again_gets_the_same_result(cluster: Cluster, node: Node, topic: str, commit: bool) -> None:
     create_topic(node.bootstrap, topic)
     identity = init_producer(cluster, f"{topic}-t", TIMEOUT_MS)
     first = fill(cluster, identity, topic, b"a")

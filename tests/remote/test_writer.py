@@ -115,7 +115,7 @@ def test_a_transaction_shows_when_it_is_committed(node: Node, topic: str) -> Non
         assert committed_values(raw, topic) == [b"a", b"b"]
 
 
-def test_who_was_fenced_is_told(node: Node, topic: str) -> None:
+def test_a_fenced_writer_gets_an_error(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         older = init_producer(cluster, f"{topic}-t", 60_000)
@@ -240,7 +240,7 @@ def test_a_batch_that_is_there_already_counts_as_stored() -> None:
     assert script.sequences == [0, 0]
 
 
-def test_no_more_are_on_their_way_than_a_broker_remembers() -> None:
+def test_at_most_as_many_are_in_flight_as_a_broker_remembers() -> None:
     script = Script()
     scripted(script, 20)
     assert script.sequences == list(range(20))

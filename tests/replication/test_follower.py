@@ -78,7 +78,7 @@ def test_out_of_range_is_a_longer_log_here_or_a_later_start_there() -> None:
         assert follower.on_response(follower.fetch(), fetched) == [effect]
 
 
-def test_who_has_nothing_in_common_with_its_leader_begins_anew() -> None:
+def test_a_follower_with_nothing_in_common_restarts_its_log() -> None:
     """The leader was elected without records: to cut to the own start would come to nothing, again and again."""
     follower = follow(1, 1, 1)
     follower.log = Emptied()

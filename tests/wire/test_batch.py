@@ -159,7 +159,7 @@ def test_walk_gives_whole_batches_and_stops_at_a_partial_tail() -> None:
 
 
 @pytest.mark.parametrize(("at", "layout", "value"), [(8, ">i", 0), (8, ">i", -12), (8, ">i", 48), (16, ">b", 1)])
-def test_walk_never_stands_still(at: int, layout: str, value: int) -> None:
+def test_walk_always_makes_progress(at: int, layout: str, value: int) -> None:
     with pytest.raises(CorruptBatch):
         list(walk(with_field(made(), at, layout, value)))
 

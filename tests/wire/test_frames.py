@@ -143,7 +143,7 @@ def large(target: FrameReader, body: bytes) -> memoryview:
             return frames_now[0]
 
 
-def test_the_room_of_a_frame_serves_the_next_one_once_nobody_has_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_of_a_released_frame_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "_ROOM_BYTES_FIRST", 100)
     target = reader()
     first = large(target, b"a" * 500)
@@ -164,7 +164,7 @@ def test_the_room_of_a_frame_serves_the_next_one_once_nobody_has_it_any_more(mon
     assert large(target, b"f" * (300 << 10)) == b"f" * (300 << 10)
 
 
-def test_no_more_room_is_kept_than_allowed() -> None:
+def test_spare_buffers_are_limited() -> None:
     spare_room = SpareRoom(200 << 10)
     rooms = [bytearray(90 << 10) for _ in range(3)]
     for room in rooms:

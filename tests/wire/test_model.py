@@ -42,7 +42,7 @@ def test_values_behave() -> None:
     ],
     ids=lambda each: type(each).__name__,
 )
-def test_whoever_prints_a_message_prints_no_secret(secret: messages.Message) -> None:
+def test_the_repr_of_a_message_contains_no_secret(secret: messages.Message) -> None:
     assert "SECRET" not in repr(secret)
     assert "(hidden)" in repr(secret)
 

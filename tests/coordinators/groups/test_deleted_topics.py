@@ -55,7 +55,7 @@ def test_many_are_forgotten_in_several_steps(large: Any, remove_topic: Any, monk
     assert large.shard.groups == large.loaded_again().groups == {}
 
 
-def test_nobody_reads_them_and_what_is_committed_for_the_next_topic_of_that_name_stays(
+def test_offsets_of_a_deleted_topic_are_gone_and_those_of_its_successor_stay(
     large: Any, remove_topic: Any, add_topic: Any
 ) -> None:
     delete(large, remove_topic)
@@ -234,7 +234,7 @@ def test_offsets_of_a_topic_do_not_apply_to_its_successor_after_a_failover(
     assert coordinator.committed() == 1
 
 
-def test_a_fetch_compares_topic_ids_before_the_coordinator_hears_of_the_deletion(
+def test_a_fetch_compares_topic_ids_before_the_coordinator_learns_of_the_deletion(
     coordinator: Any, remove_topic: Any, add_topic: Any
 ) -> None:
     coordinator.commit(5)

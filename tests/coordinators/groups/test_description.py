@@ -22,7 +22,7 @@ def test_stable_group(coordinator, version: int, assigned: Callable, subscribed:
     assert (found.member_metadata, found.member_assignment) == (subscribed("t"), assigned(("t", 0)))
 
 
-def test_between_generations_nobody_has_anything(coordinator) -> None:
+def test_between_generations_members_have_no_assignment(coordinator) -> None:
     coordinator.stable()
     coordinator.join_new()
     (group,) = describe(coordinator, "g")

@@ -12,7 +12,7 @@ from millpond.coordinators.groups.settings import ALONE_MS, COMPANY_MS
 FULL = ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_new_member_is_told_its_id_first_and_hears_of_its_generation_after_the_initial_delay(coordinator) -> None:
+def test_new_member_gets_its_id_first_and_its_generation_after_the_initial_delay(coordinator) -> None:
     told = coordinator.answer(coordinator.join(client_id="app"))
     assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert told.member_id.startswith("app-")
@@ -28,7 +28,7 @@ def test_new_member_is_told_its_id_first_and_hears_of_its_generation_after_the_i
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_older_clients_are_let_in_without_an_id(coordinator, version: int) -> None:
+def test_older_clients_join_without_an_id(coordinator, version: int) -> None:
     token = coordinator.join(version=version, rebalance_ms=-1 if version == 0 else 60_000)
     assert coordinator.answer(token) is None
     coordinator.pass_time(3000)
@@ -58,7 +58,7 @@ def test_each_newcomer_prolongs_the_initial_delay_until_the_rebalance_timeout(co
     assert len(coordinator.answer(first).members) == 4
 
 
-def test_only_the_leader_hears_who_else_is_there(coordinator) -> None:
+def test_only_the_leader_gets_the_member_list(coordinator) -> None:
     joins = [coordinator.join_new() for _ in range(3)]
     coordinator.pass_time(6000)
     replies = [coordinator.answer(token) for _, token in joins]
@@ -89,7 +89,7 @@ def test_member_that_does_not_come_back_is_left_out(coordinator) -> None:
     assert Why.DID_NOT_JOIN in [cause.why for cause in coordinator.shard.history("g")[-1].causes]
 
 
-def test_new_member_that_is_gone_does_not_hold_up_the_others_for_ever(make_coordinator: Callable) -> None:
+def test_new_member_that_is_gone_does_not_block_the_others_forever(make_coordinator: Callable) -> None:
     coordinator = make_coordinator(new_member_join_timeout_ms=5000)
     (first,), generation = coordinator.stable(rebalance_ms=60_000, session_ms=60_000)
     _, joining = coordinator.join_new()
@@ -114,7 +114,7 @@ def test_instance_is_named_like_a_topic(coordinator) -> None:
     assert coordinator.answer(coordinator.join(instance="no spaces")).error_code == ErrorCode.INVALID_CONFIG
 
 
-def test_member_of_an_unknown_group_or_id_starts_anew(coordinator) -> None:
+def test_unknown_group_or_member_id_is_refused(coordinator) -> None:
     assert coordinator.answer(coordinator.join("ghost")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert "g" not in coordinator.shard.groups
     coordinator.stable()
@@ -229,7 +229,7 @@ def test_a_group_that_was_larger_already_when_it_was_loaded_goes_on(make_coordin
     assert (synced.error_code, synced.assignment) == (0, b"x" * 100)
 
 
-def test_ids_that_nobody_joins_with_are_limited_and_forgotten(make_coordinator: Callable) -> None:
+def test_unused_member_ids_are_limited_and_expire(make_coordinator: Callable) -> None:
     coordinator = make_coordinator(pending_members_max=2)
     codes = [coordinator.answer(coordinator.join(session_ms=6000)).error_code for _ in range(3)]
     assert codes == [ErrorCode.MEMBER_ID_REQUIRED] * 2 + [ErrorCode.GROUP_MAX_SIZE_REACHED]
@@ -286,7 +286,7 @@ def test_changed_subscription_rebalances(coordinator) -> None:
     assert coordinator.shard.history("g")[-1].causes[0].why is Why.SUBSCRIPTION_CHANGED
 
 
-def test_while_the_leader_shares_out_a_repeated_join_hears_the_same(coordinator) -> None:
+def test_a_join_repeated_before_the_assignment_gets_the_same_response(coordinator) -> None:
     leader, first = coordinator.join_new()
     coordinator.pass_time(3000)
     again = coordinator.join(leader)
@@ -515,7 +515,7 @@ def test_members_that_come_one_by_one_wait_no_longer_than_for_the_last_of_them(c
     assert [choosing.answer(each).generation_id for each in joins] == [2] * 4
 
 
-def test_a_first_member_that_hears_of_the_others_late_is_waited_for(choosing: Any) -> None:
+def test_the_group_waits_for_a_first_member_that_learns_of_the_others_late(choosing: Any) -> None:
     first, _ = choosing.join_new(session_ms=30_000)
     choosing.pass_time(ALONE_MS)
     choosing.answer(choosing.sync(first, 1, {first: b""}))

@@ -128,7 +128,7 @@ def test_all_silent_members_leave_an_empty_group_in_the_log(coordinator) -> None
     assert coordinator.loaded_again().groups["g"].state_name == "Empty"
 
 
-def test_sessions_run_anew_after_a_failover(coordinator) -> None:
+def test_sessions_restart_after_a_failover(coordinator) -> None:
     (member,), generation = coordinator.stable()
     coordinator.pass_time(9000)
     coordinator.fail_over()

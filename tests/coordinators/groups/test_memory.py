@@ -144,7 +144,7 @@ def test_a_leader_may_share_out_only_so_much_to_all_together(make_coordinator: C
     assert coordinator.answer(waiting).assignment == b"x" * 1500
 
 
-def test_a_leader_that_was_refused_and_says_no_more_goes_and_the_others_go_on(
+def test_a_refused_leader_that_goes_silent_is_removed_and_the_others_continue(
     make_coordinator: Callable[..., Any],
 ) -> None:
     coordinator = make_coordinator(member_bytes_max=1000)
@@ -329,7 +329,7 @@ def remembered(shard: GroupShard) -> int:
     return total
 
 
-def test_whoever_comes_and_goes_without_end_is_not_remembered_without_end(
+def test_the_history_of_an_endlessly_rebalancing_group_is_bounded(
     make_coordinator: Callable[..., Any],
 ) -> None:
     """Under a long name, in few rebalances of many causes and many of few."""

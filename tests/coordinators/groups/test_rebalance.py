@@ -34,7 +34,7 @@ def test_leader_that_never_shares_out_is_removed_and_the_next_one_leads(coordina
     assert (reply.leader, reply.generation_id) == (follower, 2)
 
 
-def test_nobody_is_removed_once_all_have_fetched_their_part(coordinator) -> None:
+def test_no_member_is_removed_once_all_have_synced(coordinator) -> None:
     (member,), generation = coordinator.stable(rebalance_ms=20_000)
     for _ in range(5):
         coordinator.pass_time(9000)

@@ -419,7 +419,7 @@ def _join_by_pattern(coordinator: Any, group: str, pattern: str) -> None:
     assert coordinator.ask(body, 1).error_code == 0
 
 
-def test_a_topic_that_concerns_nobody_lets_no_group_look_again(make_coordinator, add_topic, monkeypatch) -> None:
+def test_an_unsubscribed_topic_makes_no_group_re_evaluate(make_coordinator, add_topic, monkeypatch) -> None:
     coordinator = make_coordinator()
     for number in range(5):
         _join_by_pattern(coordinator, f"g{number}", "t.*")

@@ -97,7 +97,7 @@ def test_sync_that_is_sent_twice_is_answered_twice(joined: tuple, assigned: Call
     assert coordinator.answer(two).assignment == assigned(("t", 3))
 
 
-def test_session_runs_anew_when_the_assignment_comes(joined: tuple) -> None:
+def test_session_restarts_with_the_assignment(joined: tuple) -> None:
     coordinator, leader, follower = joined
     coordinator.sync(follower, 1)
     for _ in range(3):

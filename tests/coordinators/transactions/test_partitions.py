@@ -47,7 +47,7 @@ def test_who_may_not_write(current: Transaction | None, producer_id: int, epoch:
     assert partitions.membership(current, producer_id, epoch, [A0]) == {A0: error}
 
 
-def test_membership_is_told_for_each_partition() -> None:
+def test_each_partition_is_verified_separately() -> None:
     got = partitions.membership(at(State.ONGOING, A0), 9, 3, [A0, A1])
     assert got == {A0: E.NONE, A1: E.TRANSACTION_ABORTABLE}
 

@@ -112,7 +112,7 @@ def test_a_producer_may_go_on_out_of_an_open_transaction(coordinator: Any) -> No
     assert coordinator.init(pid=1000, epoch=0) == (E.NONE, 1000, 2)
 
 
-def test_a_recovered_producer_with_an_id_nobody_knows_gets_a_new_one(coordinator: Any) -> None:
+def test_a_recovered_producer_with_an_unknown_id_gets_a_new_one(coordinator: Any) -> None:
     assert coordinator.init(pid=55, epoch=9) == (E.NONE, 1000, 0)
 
 

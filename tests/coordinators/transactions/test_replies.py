@@ -12,7 +12,7 @@ def test_older_clients_hear_the_older_words() -> None:
     assert for_version(E.NONE, 0, fenced_since=2, abortable_since=5) is E.NONE
 
 
-def test_a_producer_hears_of_its_epoch_not_of_a_fence() -> None:
+def test_a_producer_gets_invalid_producer_epoch_instead_of_fenced() -> None:
     assert for_produce(E.PRODUCER_FENCED, 12) is E.INVALID_PRODUCER_EPOCH
     assert for_produce(E.TRANSACTION_ABORTABLE, 10) is E.INVALID_TXN_STATE
     assert for_produce(E.TRANSACTION_ABORTABLE, 11) is E.TRANSACTION_ABORTABLE

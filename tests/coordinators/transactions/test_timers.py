@@ -22,7 +22,7 @@ def test_beginning_again_and_again_costs_one_entry() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30))), st.integers(0, 30))
-def test_whoever_is_due_is_found(settings: list[tuple[str, int]], now_ms: int) -> None:
+def test_due_transactions_are_found(settings: list[tuple[str, int]], now_ms: int) -> None:
     timers = Timers()
     earliest: dict[str, int] = {}
     for name, deadline in settings:

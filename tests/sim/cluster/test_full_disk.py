@@ -109,7 +109,7 @@ def test_a_single_node_on_a_full_disk_starts_and_deletes_a_topic(ends: str) -> N
     replies = produce(cluster, 1, acks=-1)
     cluster.wait(lambda: bool(replies))
     assert code_of(replies[0]) is ErrorCode.KAFKA_STORAGE_ERROR
-    # Somebody else fills what the reserve had kept, too.
+    # Another process fills the space that the reserve had kept.
     getattr(node, ends)()
     cluster.wait(lambda: not node.is_up)
     assert node.start(), node.journal_lines[-5:]
@@ -205,35 +205,35 @@ def test_full_followers_are_in_sync_where_the_leader_is_full_too() -> None:
     full.wait(lambda: all(len(each.isr) == 3 for each in full.image.topics["pond"].partitions[1:]), within_ms=30_000)
 
 
-def test_a_controller_without_room_for_metadata_lets_another_decide() -> None:
-    """It used to stay, and until it had room again no broker could register, be fenced or lead."""
-    lives = Lives()
-    lives.sim.run_for(1_000)
-    was = lives.controller_id
-    disk = lives.nodes[was].disk
-    # Somebody else fills what the reserve had kept, too.
+def test_a_controller_without_disk_space_for_metadata_hands_over() -> None:
+    """While it stays controller, no broker can register, be fenced or be elected."""
+    cluster = NodeCluster()
+    cluster.sim.run_for(1_000)
+    was = cluster.controller_id
+    disk = cluster.nodes[was].disk
+    # Another process fills the space that the reserve had kept.
     for _ in range(3):
         disk.fill()
-        lives.sim.run_for(200)
+        cluster.sim.run_for(200)
     wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=3)
     request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000)
-    assert lives.ask(was, request, 7).topics[0].error_code != 0
-    lives.wait(lambda: lives.controller_id not in (0, was), within_ms=5_000)
-    assert lives.ask(lives.controller_id, request, 7).topics[0].error_code == 0
+    assert cluster.ask(was, request, 7).topics[0].error_code != 0
+    cluster.wait(lambda: cluster.controller_id not in (0, was), within_ms=5_000)
+    assert cluster.ask(cluster.controller_id, request, 7).topics[0].error_code == 0
 
 
-def test_a_controller_without_room_stays_where_the_others_could_elect_nobody() -> None:
-    """They would need its vote, which it cannot write down either. As long as it stays, it gives leases."""
-    lives = Lives()
-    lives.sim.run_for(1_000)
-    was = lives.controller_id
-    lives.nodes[lives.other(was)].kill()
-    lives.wait(lambda: sum(broker.fenced for broker in lives.image.brokers.values()) == 1)
+def test_a_controller_without_disk_space_stays_if_the_others_have_no_majority() -> None:
+    """They would need its vote, which it cannot write either; while it stays, it grants leases."""
+    cluster = NodeCluster()
+    cluster.sim.run_for(1_000)
+    was = cluster.controller_id
+    cluster.nodes[cluster.other(was)].kill()
+    cluster.wait(lambda: sum(broker.fenced for broker in cluster.image.brokers.values()) == 1)
     for _ in range(3):
-        lives.nodes[was].disk.fill()
-        lives.sim.run_for(200)
+        cluster.nodes[was].disk.fill()
+        cluster.sim.run_for(200)
     wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=1)
     request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000)
-    assert lives.ask(was, request, 7).topics[0].error_code != 0
-    lives.sim.run_for(3_000)
-    assert lives.controller_id == was
+    assert cluster.ask(was, request, 7).topics[0].error_code != 0
+    cluster.sim.run_for(3_000)
+    assert cluster.controller_id == was

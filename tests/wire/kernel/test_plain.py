@@ -291,7 +291,7 @@ def test_scan_tells_what_every_header_says(kernel: Any) -> None:
         )
 
 
-def test_scan_starts_and_ends_where_it_is_told(kernel: Any) -> None:
+def test_scan_respects_its_start_and_end(kernel: Any) -> None:
     data, positions = batches(4)
     assert [each.position for each in kernel.scan(data, positions[1], positions[3])] == positions[1:3]
     assert [each.position for each in kernel.scan(data, positions[1], positions[3] + 70)] == positions[1:3]

@@ -151,7 +151,7 @@ def test_uniform_is_as_even_as_any_assignment(group: Group) -> None:
 
 @settings(max_examples=60)
 @given(group=groups(small=True, same=True))
-def test_uniform_moves_no_more_than_the_best_of_all_even_assignments(group: Group) -> None:
+def test_uniform_moves_as_few_partitions_as_the_best_even_assignment(group: Group) -> None:
     members, topics = group
     taken: set[TopicIdPartition] = set()
     honest = {}

@@ -31,7 +31,7 @@ def test_no_assignment_yet(harness: Any) -> None:
     assert partitions_of(b"", harness.image) == frozenset()
 
 
-def test_topics_that_are_no_more_are_left_out(harness: Any) -> None:
+def test_deleted_topics_are_left_out(harness: Any) -> None:
     data = assignment_bytes(harness.parts(a=[0], b=[1]), b"\0\0", harness.image)
     left = harness.parts(b=[1])
     harness.delete("a")

@@ -118,7 +118,7 @@ def test_patterns_are_matched_with_what_changed_when_somebody_asks(monkeypatch: 
     assert kept.of("a.*") == ("a1",)
 
 
-def test_a_pattern_that_nobody_asked_for_is_let_go_with_the_changes() -> None:
+def test_an_unused_pattern_is_dropped_with_the_changes() -> None:
     image = Image()
     kept = PatternTopics(image)
     for pattern in ("a.*", "b.*"):

@@ -8,7 +8,7 @@ from millpond.coordinators.groups.consumer import topic_changes
 from millpond.coordinators.groups.consumer.topic_changes import TopicChanges
 
 
-def test_each_change_is_told_to_those_who_have_not_seen_it() -> None:
+def test_each_change_is_reported_to_those_who_have_not_seen_it() -> None:
     changes = TopicChanges()
     assert list(changes.since(0) or ()) == []
     changes.note(["a", "b"])
