@@ -55,7 +55,7 @@ class Play:
         self.store.open(self.world.clock.wall_ms())
         self.controller = Controller(self.world, self.store, node_settings(texts or {}), supported=self.supported)
         self.controller.load((BrokerEndpoint("PLAINTEXT", "localhost", 9092),), after_crash=after_crash)
-        self.controller.on_change(self._changed)
+        self.controller.observers.on_change(self._changed)
         return self.controller
 
     def restart(self, texts: dict[str, str] | None = None) -> Controller:
@@ -271,7 +271,7 @@ def test_observers_hear_of_records_that_are_replayed_already(play: Play) -> None
         seen.append(play.topics())
         return done(None)
 
-    play.start().on_change(look)
+    play.start().observers.on_change(look)
     play.create("a")
     play.create("b")
     play.settle()
@@ -306,7 +306,7 @@ def test_a_reply_waits_for_whoever_follows_and_keeps_nobody_else_waiting(play: P
         followed.append(Later())
         return followed[-1]
 
-    play.start().on_change(follow)
+    play.start().observers.on_change(follow)
     play.create("a")
     play.create("b")
     assert play.settle() == ["changed 2", "changed 2"]

@@ -192,7 +192,7 @@ def steps_until(desk: Any, condition: Any, measure: Any) -> list[int]:
 def test_topics_of_one_request_are_decided_one_after_the_other(desk: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(k19_create_topics, "PARTITIONS_AT_ONCE", 50)
     sizes: list[int] = []
-    desk.broker.controller.on_change(lambda records: sizes.append(len(records)) or done(None))
+    desk.broker.controller.observers.on_change(lambda records: sizes.append(len(records)) or done(None))
     topics = [
         m.CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]

@@ -186,7 +186,7 @@ def test_a_node_that_was_away_for_long_begins_with_a_snapshot() -> None:
         quorum.write()
     assert quorum.leader().broker.controller.log.start_offset > 0
     assert away.start(), away.journal_lines
-    away.broker.controller.on_change(lambda records: heard.extend(records) or _done())
+    away.broker.controller.observers.on_change(lambda records: heard.extend(records) or _done())
     end = away.broker.controller.applied_offset
     quorum.until(quorum.has_settled)
     assert any(getattr(each, "name", None) == "test" for each in heard), "observers hear what changed"

@@ -34,7 +34,7 @@ BUGS = {
     "a timer": "broker.clock.call_later(100, lambda: 1 // 0)",
     "a handler": "broker.dispatcher.handle = lambda connection, frame: 1 // 0",
     "a sync round": "import millpond.broker.storage.flusher as flusher; flusher.run_tickets = lambda *_: 1 // 0",
-    "a reader of a sync": "broker.controller.on_change(lambda records: 1 // 0)",
+    "a reader of a sync": "broker.controller.observers.on_change(lambda records: 1 // 0)",
 }
 """What goes wrong in a node that has just started."""
 

@@ -216,22 +216,23 @@ class Broker:
 
     def _observe_metadata(self) -> None:
         controller, metadata = self.controller, self._parts.metadata
-        controller.on_change(self._on_records)
-        controller.on_offset(metadata.image_watch.on_change)
-        controller.on_change(self.heartbeats.on_records)
-        controller.on_role(self.heartbeats.on_role)
-        controller.on_role(self.lifecycle.on_role)
-        controller.on_change(metadata.voter_keeper.on_records)
-        controller.on_change(self.logins.on_records)
-        controller.on_change(metadata.login_upkeep.on_records)
-        controller.on_role(metadata.login_upkeep.on_role)
-        controller.on_role(metadata.voter_keeper.on_role)
+        observers = controller.observers
+        observers.on_change(self._on_records)
+        observers.on_offset(metadata.image_watch.on_change)
+        observers.on_change(self.heartbeats.on_records)
+        observers.on_role(self.heartbeats.on_role)
+        observers.on_role(self.lifecycle.on_role)
+        observers.on_change(metadata.voter_keeper.on_records)
+        observers.on_change(self.logins.on_records)
+        observers.on_change(metadata.login_upkeep.on_records)
+        observers.on_role(metadata.login_upkeep.on_role)
+        observers.on_role(metadata.voter_keeper.on_role)
         self.lifecycle.on_cut_off(self._on_cut_off)
-        controller.on_room_change(self.isr_keeper.look_again)
+        observers.on_disk_space(self.isr_keeper.look_again)
         controller.outlived.then(lambda _: self.lifecycle.outlive())
         if not controller.is_alone:
-            controller.on_role(self._report_role)
-        controller.on_first_peer(self._on_first_peer)
+            observers.on_role(self._report_role)
+        observers.on_first_peer(self._on_first_peer)
 
     def _begin_with_others(self) -> None:
         self.housekeeping.note_high_watermarks()
@@ -246,7 +247,7 @@ class Broker:
         """Another node has registered: start what only one of several nodes does, without a restart."""
         self.journal("node is no longer alone", nodes=len(self.image.brokers))
         self.workers.run(load_coordinators).then(lambda _: None)
-        self.controller.on_role(self._report_role)
+        self.controller.observers.on_role(self._report_role)
         self.lifecycle.go_on_with_others(self._appearance())
         self._begin_with_others()
         self._stock_up()

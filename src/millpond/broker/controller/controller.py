@@ -19,14 +19,15 @@ from millpond.base.ids import LeaderEpoch, NodeId
 from millpond.base.later import Later, done, end_all, failed, gather
 from millpond.base.ports import Entropy, World
 from millpond.base.settings import Settings
+from millpond.broker.controller.image_applier import ImageApplier
+from millpond.broker.controller.observers import ControllerObservers
 from millpond.broker.controller.quorum_start import make_host
-from millpond.broker.data_folder.identity import CannotJoin, CannotStart
+from millpond.broker.data_folder.identity import CannotStart
 from millpond.broker.data_folder.own_folder import OwnFolder
 from millpond.broker.peers.peers import NodeAddresses
-from millpond.broker.quorum.committed_batches import CommittedBatches, MetadataBatch
+from millpond.broker.quorum.committed_batches import MetadataBatch
 from millpond.broker.quorum.host import QuorumHost, StartWorkers
 from millpond.broker.quorum.lease import LeaseClock
-from millpond.broker.quorum.log import MetadataLog
 from millpond.broker.quorum.pending_replies import PendingReplies
 from millpond.broker.quorum.snapshot_keeper import SnapshotKeeper
 from millpond.broker.quorum.voters import voter_of
@@ -48,7 +49,6 @@ from millpond.metadata.codec import encode_records
 from millpond.metadata.decision import OK, Decision, Verdict
 from millpond.metadata.features import (
     KRAFT_VERSION,
-    METADATA_VERSION,
     SUPPORTED,
     Supported,
     check_level,
@@ -60,9 +60,9 @@ from millpond.metadata.features import (
 )
 from millpond.metadata.image import Image
 from millpond.metadata.partition import METADATA_PARTITION, METADATA_TOPIC_ID
-from millpond.metadata.records import BrokerEndpoint, FeatureLevelRecord, Record
-from millpond.metadata.snapshot import broker_record, records_between
-from millpond.quorum.messages import NO_LEADER, SnapshotId
+from millpond.metadata.records import BrokerEndpoint, Record
+from millpond.metadata.snapshot import broker_record
+from millpond.quorum.messages import NO_LEADER
 from millpond.quorum.voters import Voter
 from millpond.wire import records as wire_records
 from millpond.wire.batch import walk
@@ -71,14 +71,6 @@ R = TypeVar("R")
 
 METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, retention_ms=-1)
 """Nothing of the metadata log expires: it goes when a snapshot has taken its place."""
-
-TURN_MS: Final = 5
-"""How long committed records are applied in one turn of the loop; at least one batch is."""
-
-READ_RETRY_MS: Final = 100
-
-OnChange = Callable[[Sequence[Record]], Later[None]]
-OnRole = Callable[[bool], None]
 
 
 class Controller:
@@ -94,16 +86,10 @@ class Controller:
     ) -> None:
         self.supported: Final = supported
         """The levels of features that this program can write and read."""
-        self.image: Final = Image()
-        """The committed metadata as applied here. Always the same object."""
         self.node_id = NodeId(settings[NODE_ID])
         self.broker_epoch = -1
-        self.applied_offset = 0
-        """Everything below is in `image`."""
         self.is_alone = False
         """Whether this node is its whole cluster; until another one has registered."""
-        self.addresses: Final = NodeAddresses(settings, self.image, controllers_of(listeners_of(settings)))
-        """Where those are who decide or vote, as far as this node knows."""
         self._ahead = Image()
         self._world = world
         self._clock = world.clock
@@ -116,19 +102,21 @@ class Controller:
         self._folder = OwnFolder(world, store.folder, settings, self._workers)
         self._host: QuorumHost | None = None
         self._active_epoch: int | None = None
-        self._batches = CommittedBatches(
-            supported[METADATA_VERSION].newest, on_unreadable=self._read_later, on_unknown=self._on_unknown
+        self._applier = ImageApplier(
+            clock=world.clock,
+            supported=supported,
+            workers=self._workers,
+            snapshots=SnapshotKeeper(world, settings),
+            on_applied=self._on_applied,
+            again=self._on_quorum,
         )
-        self._snapshots = SnapshotKeeper(world, settings)
+        self._batches = self._applier.batches
+        self.image: Final = self._applier.image
+        """The committed metadata as applied here. Always the same object."""
+        self.addresses: Final = NodeAddresses(settings, self.image, controllers_of(listeners_of(settings)))
+        """Where those are who decide or vote, as far as this node knows."""
+        self.observers: Final = ControllerObservers(lambda: self.is_active)
         self._pending = PendingReplies()
-        self._observers: list[OnChange] = []
-        self._offset_observers: list[Callable[[], None]] = []
-        self._role_observers: list[OnRole] = []
-        self._company_observers: list[Callable[[], None]] = []
-        self._room_observers: list[Callable[[], None]] = []
-        self._is_applying = False
-        self._has_turn = False
-        self._is_outdated = False
         self._stopped: Refused | None = None
         self.last_leader_id = NO_LEADER
         """The other node that led the quorum last, as far as this one knows."""
@@ -136,8 +124,7 @@ class Controller:
         """Ends when the metadata log has failed for good. One of several nodes should end then: the others go on."""
         self.outlived: Later[None] = Later()
         """Ends when it turns out that the cluster was rescued without this node, which must end then."""
-        self.outdated: Later[CannotJoin] = Later()
-        """Ends when the cluster has gone on to what this program does not know. It applies nothing from then on."""
+        self.outdated: Final = self._applier.outdated
 
     # Facts.
 
@@ -145,6 +132,11 @@ class Controller:
     def host(self) -> QuorumHost:
         assert self._host is not None, "not loaded"
         return self._host
+
+    @property
+    def applied_offset(self) -> int:
+        """Everything below is in `image`."""
+        return self._applier.offset
 
     @property
     def log(self) -> PartitionLog:
@@ -236,31 +228,6 @@ class Controller:
     def is_idle(self) -> bool:
         return not self._pending and self.host.is_idle
 
-    def on_change(self, observer: OnChange) -> None:
-        """Call `observer` with every group of records once they are committed and replayed, on every node.
-
-        The reply to their decision waits until what it returns has ended.
-        """
-        self._observers.append(observer)
-
-    def on_offset(self, observer: Callable[[], None]) -> None:
-        """Call `observer` when `applied_offset` has passed a batch without records, such as a change of voters."""
-        self._offset_observers.append(observer)
-
-    def on_role(self, observer: OnRole) -> None:
-        """Call `observer` when this node has become the active controller (True), or no longer is."""
-        self._role_observers.append(observer)
-        if self.is_active:
-            observer(True)
-
-    def on_first_peer(self, observer: Callable[[], None]) -> None:
-        """Call `observer` once another node has registered with this one, which was alone."""
-        self._company_observers.append(observer)
-
-    def on_room_change(self, observer: Callable[[], None]) -> None:
-        """Call `observer` when the disk of another broker is full, or no longer is."""
-        self._room_observers.append(observer)
-
     # Starting.
 
     def load(self, end_points: tuple[BrokerEndpoint, ...], *, after_crash: bool = False) -> None:
@@ -290,10 +257,10 @@ class Controller:
             image=self.image,
             applied_offset=lambda: self.applied_offset,
         )
-        self._load_snapshot(self._host.log)
+        self._applier.load_snapshot(self._host.log)
         if self._host.voters == (self._host.me,) and len(cluster_nodes(self._settings)) < 2:
             # A quorum of one has committed whatever is in its log.
-            self._apply(upper=self._host.log.end_offset)
+            self._applier.apply(self._host, upper=self._host.log.end_offset)
             self._check_alone()
             self.is_alone = not self._others()
         self._folder.identify(self.image, self.log.folder, is_alone=self.is_alone)
@@ -314,15 +281,6 @@ class Controller:
 
     def _others(self) -> list[int]:
         return sorted(self.image.brokers.keys() - {self.node_id})
-
-    def _load_snapshot(self, log: MetadataLog) -> None:
-        """Begin with the newest snapshot that can be read, if there is any. Waits for the disk."""
-        found = self._snapshots.newest(log)
-        if found is not None:
-            image, end_offset = found
-            self._check_levels(image)
-            self.image.become(image)
-            self.applied_offset = end_offset
 
     def _write_checkpoint(self) -> Later[None]:
         if not self._workers.is_inline:
@@ -437,8 +395,7 @@ class Controller:
     def note_full(self, broker_ids: frozenset[int]) -> None:
         """The disks of these brokers are full. The active controller decides by it, and leaders choose their ISR."""
         self.image.full_brokers = self._ahead.full_brokers = broker_ids
-        for observer in self._room_observers:
-            observer()
+        self.observers.disk_space()
 
     def voters(self) -> tuple[Voter, ...]:
         """As the log names them, or would. Refused where one of the list has never registered."""
@@ -554,7 +511,7 @@ class Controller:
             self._deactivate()
         if host.leader_id not in (NO_LEADER, self.node_id):
             self.last_leader_id = host.leader_id
-        self._apply()
+        self._applier.apply(host)
         if self._active_epoch is None and host.is_leader and self.applied_offset > host.epoch_start:
             self._activate()
 
@@ -568,8 +525,7 @@ class Controller:
             cluster_id = self._settings[CLUSTER_ID] or random_cluster_id(self._entropy)
             # Whatever becomes of it: who leads next finds the cluster without a name, and gives it one.
             self.submit(lambda image: decide_found(image, cluster_id, self.supported)).then(_ignore, _ignore)
-        for observer in self._role_observers:
-            observer(True)
+        self.observers.role(True)
 
     def _deactivate(self) -> None:
         """Another may decide now. What waits for a commit may get it or not: nobody here will know in time."""
@@ -577,8 +533,7 @@ class Controller:
         self._ahead = Image()
         self._batches.forget_own()
         pending = self._pending.take_all()
-        for observer in self._role_observers:
-            observer(False)
+        self.observers.role(False)
         end_all(pending, Refused(ErrorCode.NOT_CONTROLLER, "this node is no longer the active controller"))
 
     def _stop(self, error: OSError) -> None:
@@ -589,108 +544,24 @@ class Controller:
         end_all(pending, self._stopped)
         self.offline.finish(error)
 
-    # Applying.
-
-    def _apply(self, upper: int | None = None) -> None:
-        """Replay what is committed; a part of it in each turn of the loop."""
-        if self._is_applying or self._has_turn:
-            return
-        self._is_applying = True
-        until_ms = self._clock.monotonic_ms() + TURN_MS
-
-        def is_late() -> bool:
-            return self._clock.monotonic_ms() > until_ms and not self._workers.is_inline
-
-        try:
-            while self.applied_offset < self._upper_offset(upper) and not self._has_turn:
-                following = self._batches.next(self.log, self.applied_offset, self._upper_offset(upper), is_late)
-                for batch in following:
-                    if batch is not None:
-                        self._take(batch)
-                    if batch is None or is_late():
-                        self._has_turn = True
-                        self._clock.call_soon(self._go_on)
-                        break
-        finally:
-            self._is_applying = False
-        log = self.host.log
-        if self.applied_offset < log.start_offset and not log.is_changing and not self._snapshots.is_leaping:
-            self._snapshots.leap(log, self._leap, again=self._on_quorum)
-        else:
-            self._snapshots.take_if_due(log, self.image, self.applied_offset)
-
-    def _go_on(self) -> None:
-        self._has_turn = False
-        self._on_quorum()
-
-    def _upper_offset(self, upper: int | None) -> int:
-        log = self.host.log
-        is_leaping = self._snapshots.is_leaping
-        if log.is_changing or is_leaping or self._is_outdated or self.applied_offset < log.start_offset:
-            return self.applied_offset
-        if log.log.closed and not self._batches.has_own:
-            return self.applied_offset
-        return min(self.host.high_watermark, log.end_offset) if upper is None else upper
-
-    def _read_later(self) -> None:
-        """Nothing can be read for now. What is committed stays so: it is applied later."""
-        self._has_turn = True
-        self._clock.call_later(READ_RETRY_MS, self._go_on)
-
-    def _take(self, batch: MetadataBatch, *, is_replayed: bool = False) -> None:
-        level = metadata_version(self.image)
-        if not is_replayed:
-            self.image.replay_all(batch.records)
-        self.applied_offset = batch.end_offset
-        if any(isinstance(each, FeatureLevelRecord) for each in batch.records):
-            self._check_levels(self.image)
-            if metadata_version(self.image) < level:
-                self._snapshots.demand()
-        followed = gather([observer(batch.records) for observer in self._observers]) if batch.records else None
+    def _on_applied(self, batch: MetadataBatch) -> None:
+        followed = gather(self.observers.change(batch.records)) if batch.records else None
         if batch.records:
             self._folder.learn_name(self.image)
             self._folder.learn_registration(self.image)
         else:
-            for each in self._offset_observers:
-                each()
+            self.observers.offset()
         if self.is_alone and len(self.image.brokers) > 1 and not self._workers.is_inline:
             self.is_alone = False
-            self._remember_company()
-            for each in self._company_observers:
-                each()
+            self._remember_peers()
+            self.observers.first_peer()
         self._pending.answer_below(self.applied_offset, followed)
 
-    def _check_levels(self, image: Image) -> None:
-        """That this program supports what the cluster has agreed on: else it would misread what follows."""
-        lacks = unsupported(image.features, self.supported)
-        if lacks is None:
-            return
-        why = (
-            f"this program is of another version than the data: they are at {lacks}. Start the version that wrote "
-            "them, or lower the level with that one first (millpond cluster downgrade)"
-        )
-        self._on_unknown(why)
-
-    def _on_unknown(self, why: str) -> None:
-        """What follows is beyond this program: a node that starts cannot, one that runs has to end."""
-        if self._workers.is_inline:
-            raise CannotStart(why)
-        self._is_outdated = True
-        self.outdated.finish(CannotJoin(why))
-
-    def _remember_company(self) -> None:
-        """Write down that this folder is that of one of several, and whom it knows."""
+    def _remember_peers(self) -> None:
+        """Record that this folder belongs to one of several nodes, and the addresses of the others."""
         known = {node_id: self.addresses(node_id) for node_id in self._others()}
         contacts = tuple(f"{node_id}@{at[0]}:{at[1]}" for node_id, at in known.items() if at is not None)
         self._folder.learn_contacts(contacts)
-
-    def _leap(self, image: Image, snapshot: SnapshotId) -> None:
-        """The leader has sent a snapshot of what its log has no more: go on from there."""
-        self._check_levels(image)
-        changes = tuple(records_between(self.image, image))
-        self.image.become(image)
-        self._take(MetadataBatch(self.applied_offset, snapshot.end_offset, changes), is_replayed=True)
-        self._on_quorum()
 
 
 def _must_be_ok(verdict: Verdict) -> None:

@@ -1,0 +1,148 @@
+"""Applies committed metadata to this node's image, some batches in each turn of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from millpond.base.later import Later
+from millpond.broker.data_folder.identity import CannotJoin, CannotStart
+from millpond.broker.quorum.committed_batches import CommittedBatches, MetadataBatch
+from millpond.metadata.features import METADATA_VERSION, Supported, metadata_version, unsupported
+from millpond.metadata.image import Image
+from millpond.metadata.records import FeatureLevelRecord
+from millpond.metadata.snapshot import records_between
+
+if TYPE_CHECKING:
+    from millpond.base.ports import Clock
+    from millpond.broker.quorum.host import QuorumHost, StartWorkers
+    from millpond.broker.quorum.log import MetadataLog
+    from millpond.broker.quorum.snapshot_keeper import SnapshotKeeper
+    from millpond.quorum.messages import SnapshotId
+
+TURN_MS: Final = 5
+"""How long committed records are applied in one turn of the loop; at least one batch is."""
+
+READ_RETRY_MS: Final = 100
+
+
+class ImageApplier:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        supported: Supported,
+        workers: StartWorkers,
+        snapshots: SnapshotKeeper,
+        on_applied: Callable[[MetadataBatch], None],
+        again: Callable[[], None],
+    ) -> None:
+        """`on_applied` follows each batch; `again` applies further in a later turn of the loop."""
+        self.image: Final = Image()
+        """The committed metadata as applied here. Always the same object."""
+        self.offset = 0
+        """Everything below is in `image`."""
+        self.outdated: Later[CannotJoin] = Later()
+        """Ends when the cluster uses features that this program does not support. Nothing more is applied then."""
+        self.batches: Final = CommittedBatches(
+            supported[METADATA_VERSION].newest, on_unreadable=self._read_later, on_unknown=self._on_unsupported
+        )
+        self._clock = clock
+        self._supported = supported
+        self._workers = workers
+        self._snapshots = snapshots
+        self._on_applied = on_applied
+        self._again = again
+        self._is_applying = False
+        self._is_scheduled = False
+        self._is_outdated = False
+
+    def load_snapshot(self, log: MetadataLog) -> None:
+        """Begin with the newest snapshot that can be read, if there is any. Waits for the disk."""
+        snapshot = self._snapshots.newest(log)
+        if snapshot is not None:
+            image, end_offset = snapshot
+            self._check_levels(image)
+            self.image.become(image)
+            self.offset = end_offset
+
+    def apply(self, host: QuorumHost, upper: int | None = None) -> None:
+        """Replay what is committed, a part of it in each turn of the loop; then take a snapshot if one is due."""
+        if self._is_applying or self._is_scheduled:
+            return
+        self._is_applying = True
+        until_ms = self._clock.monotonic_ms() + TURN_MS
+
+        def is_late() -> bool:
+            return self._clock.monotonic_ms() > until_ms and not self._workers.is_inline
+
+        try:
+            while self.offset < self._upper_offset(host, upper) and not self._is_scheduled:
+                upper_offset = self._upper_offset(host, upper)
+                for batch in self.batches.next(host.log.log, self.offset, upper_offset, is_late):
+                    if batch is not None:
+                        self._take(batch)
+                    if batch is None or is_late():
+                        self._is_scheduled = True
+                        self._clock.call_soon(self._go_on)
+                        break
+        finally:
+            self._is_applying = False
+        log = host.log
+        if self.offset < log.start_offset and not log.is_changing and not self._snapshots.is_leaping:
+            self._snapshots.leap(log, self._leap, again=self._again)
+        else:
+            self._snapshots.take_if_due(log, self.image, self.offset)
+
+    def _go_on(self) -> None:
+        self._is_scheduled = False
+        self._again()
+
+    def _read_later(self) -> None:
+        """Nothing can be read for now. What is committed stays so, and is applied later."""
+        self._is_scheduled = True
+        self._clock.call_later(READ_RETRY_MS, self._go_on)
+
+    def _upper_offset(self, host: QuorumHost, upper: int | None) -> int:
+        log = host.log
+        is_leaping = self._snapshots.is_leaping
+        if log.is_changing or is_leaping or self._is_outdated or self.offset < log.start_offset:
+            return self.offset
+        if log.log.closed and not self.batches.has_own:
+            return self.offset
+        return min(host.high_watermark, log.end_offset) if upper is None else upper
+
+    def _take(self, batch: MetadataBatch, *, is_replayed: bool = False) -> None:
+        level = metadata_version(self.image)
+        if not is_replayed:
+            self.image.replay_all(batch.records)
+        self.offset = batch.end_offset
+        if any(isinstance(each, FeatureLevelRecord) for each in batch.records):
+            self._check_levels(self.image)
+            if metadata_version(self.image) < level:
+                self._snapshots.demand()
+        self._on_applied(batch)
+
+    def _leap(self, image: Image, snapshot: SnapshotId) -> None:
+        """Go on from a snapshot of the leader, whose log no longer has what it covers."""
+        self._check_levels(image)
+        changes = tuple(records_between(self.image, image))
+        self.image.become(image)
+        self._take(MetadataBatch(self.offset, snapshot.end_offset, changes), is_replayed=True)
+        self._again()
+
+    def _check_levels(self, image: Image) -> None:
+        """Check that this program supports the cluster's features: else it would misread what follows."""
+        lacks = unsupported(image.features, self._supported)
+        if lacks is not None:
+            self._on_unsupported(
+                f"this program is of another version than the data: they are at {lacks}. Start the version that "
+                "wrote them, or lower the level with that one first (millpond cluster downgrade)"
+            )
+
+    def _on_unsupported(self, why: str) -> None:
+        """This program cannot read what follows: a starting node fails, a running one has to stop."""
+        if self._workers.is_inline:
+            raise CannotStart(why)
+        self._is_outdated = True
+        self.outdated.finish(CannotJoin(why))
