@@ -463,6 +463,6 @@ def test_a_wait_for_an_offset_ends_with_a_batch_that_has_no_records(desk: Any) -
     desk.broker.contexts.metadata.once_shown(lambda: controller.applied_offset >= next_offset, 5_000).then(
         shown.append
     )
-    controller._take(MetadataBatch(controller.applied_offset, next_offset, ()))
+    controller._applier._take(MetadataBatch(controller.applied_offset, next_offset, ()))
     desk.run(1)
     assert shown == [None]
