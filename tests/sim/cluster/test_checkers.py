@@ -201,9 +201,9 @@ def test_a_leader_that_is_not_in_sync(cluster: Cluster, inspector: Inspector) ->
         replicas=(1, 2, 3), isr=(2, 3), leader=NodeId(1), leader_epoch=LeaderEpoch(1), partition_epoch=4
     )
     cluster.image.brokers[1] = SimpleNamespace(id=1)  # type: ignore[assignment]
-    cluster.nodes[1].broker.controller._applier.offset = -1
+    cluster.nodes[1].broker.controller.applied_offset = -1
     for node_id in (2, 3):
-        cluster.nodes[node_id].broker.controller._applier.offset = -1
+        cluster.nodes[node_id].broker.controller.applied_offset = -1
     inspector.look()
     assert found(cluster) == [checkers.STRANGER_TRUSTED]
 
