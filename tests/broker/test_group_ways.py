@@ -57,7 +57,7 @@ class Stage:
         self.callers[who] = self.desk.connect()
 
     def group(self, group_id: str) -> Any:
-        home = self.desk.broker.groups.home_that_serves(group_id)
+        home = self.desk.broker.groups.active_shard_host(group_id)
         return None if home is None else home.shard.groups.get(group_id)
 
     def traces(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class SmallRequests:
         )
 
     def _group(self, group_id: str) -> Any:
-        home = self._first.broker.groups.home_that_serves(group_id)
+        home = self._first.broker.groups.active_shard_host(group_id)
         return None if home is None else home.shard.groups.get(group_id)
 
     def _membership(self, group_id: str) -> tuple[str, int]:

@@ -229,7 +229,7 @@ class Broker:
         observers.on_role(metadata.voter_keeper.on_role)
         self.lifecycle.on_cut_off(self._on_cut_off)
         observers.on_disk_space(self.isr_keeper.look_again)
-        controller.outlived.then(lambda _: self.lifecycle.outlive())
+        controller.outlived.then(lambda _: self.lifecycle.on_outlived())
         if not controller.is_alone:
             observers.on_role(self._report_role)
         observers.on_first_peer(self._on_first_peer)
@@ -248,7 +248,7 @@ class Broker:
         self.journal("node is no longer alone", nodes=len(self.image.brokers))
         self.workers.run(load_coordinators).then(lambda _: None)
         self.controller.observers.on_role(self._report_role)
-        self.lifecycle.go_on_with_others(self._appearance())
+        self.lifecycle.join_others(self._appearance())
         self._begin_with_others()
         self._stock_up()
 

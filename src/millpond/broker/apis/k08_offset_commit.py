@@ -41,7 +41,7 @@ def commit_short(
     access = security.access
     if access.is_on and not access.may_often(connection, Operation.READ, commit.topic):
         return False
-    shard_host = coordination.groups.home_that_serves(commit.group_id)
+    shard_host = coordination.groups.active_shard_host(commit.group_id)
     if shard_host is None:
         return False
     pending = PendingCommit(node, connection, commit)

@@ -30,7 +30,7 @@ def heartbeat_short(
     beat = short_heartbeat(frame)
     if beat is None or not may_read_group(security, connection, beat.group_id):
         return False
-    shard_host = coordination.groups.home_that_serves(beat.group_id)
+    shard_host = coordination.groups.active_shard_host(beat.group_id)
     if shard_host is None or not shard_host.tell(
         lambda shard, now_ms: shard.beat(beat.group_id, beat.member_id, beat.generation, now_ms) or None
     ):

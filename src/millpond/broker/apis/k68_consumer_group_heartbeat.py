@@ -51,7 +51,7 @@ def consumer_heartbeat_short(
     beat = short_consumer_heartbeat(frame)
     if beat is None or not may_read_group(security, connection, beat.group_id):
         return False
-    shard_host = coordination.groups.home_that_serves(beat.group_id)
+    shard_host = coordination.groups.active_shard_host(beat.group_id)
     if shard_host is None or not metadata.image.features.get(GROUP_VERSION, 0):
         return False
     interval_ms = shard_host.tell(

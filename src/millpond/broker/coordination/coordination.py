@@ -600,7 +600,7 @@ class Coordination(Generic[S]):
             raise Refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"a partition of {self.topic} is being loaded")
         return shard_host
 
-    def home_that_serves(self, key: str) -> ShardHost[S] | None:
+    def active_shard_host(self, key: str) -> ShardHost[S] | None:
         """As `shard_host_of`, but None instead of a refusal."""
         if not self._count or len(key) > KEY_LENGTH_MAX:
             return None

@@ -200,7 +200,7 @@ class Lifecycle:
         self.is_noted = True
         self.ready.finish(None)
 
-    def go_on_with_others(self, appearance: Appearance) -> None:
+    def join_others(self, appearance: Appearance) -> None:
         """Turn a standalone node into a cluster member: it keeps its incarnation and starts to send heartbeats."""
         self._appearance = appearance
         self._contact_ms, self._response_ms = self._lease_clock.now_ms(), self._clock.monotonic_ms()
@@ -455,11 +455,11 @@ class Lifecycle:
             self._check_contact()
 
     @property
-    def is_let_in(self) -> bool:
+    def is_unfenced(self) -> bool:
         """Whether this node is registered in a cluster and may lead."""
         return self._appearance is not None and self.broker_epoch >= 0 and not self.is_fenced
 
-    def outlive(self) -> None:
+    def on_outlived(self) -> None:
         """The cluster was rescued without this node."""
         self._give_up(OUTLIVED)
 

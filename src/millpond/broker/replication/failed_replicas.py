@@ -32,7 +32,7 @@ class Life(Protocol):
     """This node as one of the cluster."""
 
     @property
-    def is_let_in(self) -> bool: ...
+    def is_unfenced(self) -> bool: ...
 
     def report_lost_records(self) -> None: ...
 
@@ -82,7 +82,7 @@ class FailedReplicas:
                 self._look_at(partition, now_ms)
         for partition in [each for each in self._failed_ms if not self._is_here(each)]:
             del self._failed_ms[partition]
-        if self._life.is_let_in and any(now_ms - since_ms >= CONFESS_MS for since_ms in self._failed_ms.values()):
+        if self._life.is_unfenced and any(now_ms - since_ms >= CONFESS_MS for since_ms in self._failed_ms.values()):
             self._failed_ms = {}
             self._life.report_lost_records()
 
