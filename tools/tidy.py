@@ -21,7 +21,7 @@ FILE_LINES_LONG = 600
 FUNCTION_LINES_LONG = 60
 ABOVE_BROKER = ("remote", "node", "client", "sim", "admin", "testing", "console", "spark", "cli")
 
-NOUNS = {"housekeeping.py", "pending.py"}
+NOUNS = {"housekeeping.py", "pending.py", "recording.py"}
 """Files whose name ends as a participle does and is none."""
 
 PROSE = (".py", ".pyi", ".pyx", ".pxi", ".md", ".js", ".html")
@@ -159,7 +159,7 @@ def glossary() -> Iterator[str]:
     """Every word of the glossary names something: a file, a class, a function, a field or a variable."""
     text = (ROOT / GLOSSARY).read_text()
     names = "\n".join({_snake(name) for name in _names()})
-    rows = text[text.index("\n## Words\n") :].split("\n| ")[3:]
+    rows = text[text.index("\n## Glossary\n") :].split("\n| ")[3:]
     for row in rows:
         for term in row.split(" | ")[0].split(", "):
             stem = _snake(term.removeprefix("to ").strip("`")).replace(" ", "_")

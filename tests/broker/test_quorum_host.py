@@ -216,7 +216,7 @@ def test_nodes_come_and_go_and_agree(seed: int) -> None:
 def test_a_large_decision_is_applied_in_many_turns_and_seen_at_once(
     quorum: Quorum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millpond.broker.controller.controller.TURN_MS", -1)
+    monkeypatch.setattr("millpond.broker.controller.image_applier.TURN_MS", -1)
     monkeypatch.setattr("millpond.broker.quorum.committed_batches.CHECK_EVERY", 1)
     quorum.write()
     names = [f"name-{number}" for number in range(20)]
