@@ -141,7 +141,7 @@ def test_a_backup_that_rots_is_told_and_not_restored(data: Path, tmp_path: Path)
     path.unlink()
     assert verify(kept)[1] == [f"{one.path}: is missing"]
     result = CliRunner().invoke(command, ["restore", str(kept), "--verify"])
-    assert (result.exit_code, "is not whole: 1 of its files" in result.output) == (1, True), result.output
+    assert (result.exit_code, "is damaged: 1 of its files" in result.output) == (1, True), result.output
     text = (kept / MANIFEST).read_bytes().replace(b"orders", b"0rders")
     (kept / MANIFEST).write_bytes(text)
     with pytest.raises(BackupFault, match="damaged"):
