@@ -45,8 +45,8 @@ def test_a_value_may_be_any_json() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"tea", "no JSON"),
-        (b'"tea"', "a record is an object"),
+        (b"tea", "not JSON"),
+        (b'"tea"', "a record must be an object"),
         (b'{"valu": 1}', "unknown field valu"),
         (b'{"value": {"$base64": "?"}}', "does not hold base64"),
         (b'{"partition": -1}', "partition must be a whole number"),
@@ -71,7 +71,7 @@ def test_json_stays_as_it_was_written_on_one_line() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"tea", b"{", b"NaN", b"[Infinity]", b"\xff", b"[" * 100_000, b'"\x01"'])
 def test_what_is_no_json_is_said_to_be_none(data: bytes) -> None:
-    with pytest.raises(NotParsed, match="no JSON"):
+    with pytest.raises(NotParsed, match="not JSON"):
         parsed_json(data)
 
 
