@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from millpond.wire.kernel.plain import RecordFields, ScannedBatch
-from millpond.wire.kernel.produce import SingleProduce, single_produce_reply
 
 if TYPE_CHECKING:
     from millpond.wire.kernel.columns import BinaryBuffers, ColumnBuilder, Columns, HeaderBuffers
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
         records_outside,
         scan,
     )
-    from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
+    from millpond.wire.kernel.produce import ShortProduce, short_produce
     from millpond.wire.kernel.rows import (
         BinaryColumn,
         EncodedRows,
@@ -72,7 +71,6 @@ else:
             records_outside,
             scan,
             short_produce,
-            single_produce,
         )
         from millpond.wire.kernel._small import (
             ShortCommit,
@@ -109,7 +107,7 @@ else:
             records_outside,
             scan,
         )
-        from millpond.wire.kernel.produce import ShortProduce, short_produce, single_produce
+        from millpond.wire.kernel.produce import ShortProduce, short_produce
 
         COMPILED = False
 
@@ -155,7 +153,6 @@ __all__ = [
     "ShortFetch",
     "ShortHeartbeat",
     "ShortProduce",
-    "SingleProduce",
     "TimestampColumn",
     "decode_records",
     "encode_rows",
@@ -176,6 +173,4 @@ __all__ = [
     "short_fetch",
     "short_heartbeat",
     "short_produce",
-    "single_produce",
-    "single_produce_reply",
 ]

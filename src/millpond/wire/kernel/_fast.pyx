@@ -18,7 +18,6 @@ from millpond.wire.checksum import crc32c
 from millpond.base.errors import MalformedMessage
 from millpond.wire.batch import CorruptBatch
 from millpond.wire.kernel.plain import ScannedBatch
-from millpond.wire.kernel.produce import SingleProduce
 
 cdef enum:
     RECORD_BYTES_MIN = 7
@@ -626,26 +625,6 @@ cdef uint32_t _crc_by_table(const uint8_t* at, Py_ssize_t length) noexcept:
         at += 1
         length -= 1
     return crc ^ 0xFFFFFFFF
-
-
-def single_produce(frame, Py_ssize_t position, int version):
-    """See `produce.single_produce`."""
-    cdef Py_buffer view
-    cdef Single single
-    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
-    try:
-        if position < 0 or not _read_single(<const uint8_t*>view.buf, position, view.len, version, &single):
-            return None
-        return SingleProduce(
-            single.acks,
-            single.timeout_ms,
-            PyBytes_FromStringAndSize(<const char*>view.buf + single.topic, single.topic_length),
-            single.partition,
-            single.begin,
-            single.end,
-        )
-    finally:
-        PyBuffer_Release(&view)
 
 
 cdef bint _read_single(
