@@ -10,9 +10,10 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.base.later import Later
+from millpond.base.later import Later, done
 from millpond.base.rights import AclResource, Operation
 from millpond.broker.apis import k20_delete_topics
+from millpond.broker.forwarding.change_relay import catch_up
 from millpond.broker.peers.requester import RequestLost
 from millpond.broker.requests.call import Call
 from millpond.sim.clients.client import SimClient
@@ -134,6 +135,51 @@ def test_a_request_waits_for_the_next_controller_when_the_last_one_dies() -> Non
     play.cluster.kill(controller_id)
     assert play.create("pond", factor=2) == {"pond": ErrorCode.NONE}
     assert play.cluster.controller_id not in (None, controller_id)
+
+
+def test_a_new_controller_is_not_asked_what_is_committed_before_it_knows() -> None:
+    """It answered with the high watermark from before its election. A node that was behind took itself for caught up,
+    and told a client that a topic which it had yet to hear of does not exist."""
+    play = Play()
+    controller_id = play.cluster.controller_id
+    assert controller_id is not None
+    successor_id = next(each for each in play.cluster.nodes if each not in (controller_id, play.node_id))
+    play.cluster.pause(play.node_id)
+    client = SimClient(play.sim.network, f"node{controller_id}", PORT, "other", timeout_ms=20_000)
+    heard: list[Any] = []
+    client.send(creation("pond", factor=2), 7, heard.append)
+    assert play.sim.run_until(lambda: bool(heard), within_ms=20_000)
+    assert heard[0].topics[0].error_code == ErrorCode.NONE
+    for node_id in (controller_id, successor_id):
+        play.cluster.kill(node_id)
+    play.cluster.resume(play.node_id)
+    # Nothing of the successor's epoch is committed before this disk has it.
+    play.cluster.nodes[play.node_id].workers_delay_ms = 200
+    assert play.cluster.start(successor_id)
+    doomed = m.DeleteTopicsRequest.DeleteTopicState(name="pond")
+    (deleted,) = play.ask(m.DeleteTopicsRequest(topics=[doomed], timeout_ms=10_000), 6).responses
+    assert (deleted.name, deleted.error_code) == ("pond", ErrorCode.NONE)
+    assert play.cluster.controller_id == successor_id
+
+
+def test_a_node_that_leads_no_more_is_not_believed_about_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its refusal has a high watermark, too: 0, which every node has applied."""
+    play = Play()
+    broker = play.cluster.nodes[play.node_id].broker
+    ask_node = broker.controller_channel._ask_node
+    refusals = [m.DescribeQuorumResponse.PartitionData(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+
+    def ask(node_id: int, request: m.Message, version: int, timeout_ms: int) -> Later[Any]:
+        if not refusals:
+            return ask_node(node_id, request, version, timeout_ms)
+        topic = m.DescribeQuorumResponse.TopicData(partitions=[refusals.pop()])
+        return done(m.DescribeQuorumResponse(topics=[topic]))
+
+    monkeypatch.setattr(broker.controller_channel, "_ask_node", ask)
+    heard: list[None] = []
+    catch_up(broker.contexts.metadata).then(heard.append)
+    assert (refusals, heard) == ([], [])
+    assert play.sim.run_until(lambda: bool(heard), within_ms=1_000)
 
 
 def test_a_change_whose_controller_falls_silent_may_still_be_made_and_is_not_told_as_refused() -> None:
@@ -265,8 +311,8 @@ def lose_response(play: Play, key: int, *meanwhile: tuple[m.Message, int]) -> No
     way._ask_node = ask
 
 
-def creation(name: str, partitions: int = 2) -> m.CreateTopicsRequest:
-    topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=3)
+def creation(name: str, partitions: int = 2, factor: int = 3) -> m.CreateTopicsRequest:
+    topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)
     return m.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
 
 

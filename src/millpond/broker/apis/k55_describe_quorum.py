@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from millpond.broker.context import MetadataContext, NodeContext
 
 NODES_FROM = 2
+UNKNOWN_OFFSET = -1
+"""The high watermark of a leader that has not committed a record of its own epoch yet."""
 
 
 def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeQuorumRequest) -> Outcome:
@@ -105,7 +107,8 @@ def _partition(
         partition_index=index,
         leader_id=controller.leader_id,
         leader_epoch=controller.leader_epoch,
-        high_watermark=controller.committed_offset,
+        # What it knew as a follower may be less than what is committed.
+        high_watermark=controller.committed_offset if controller.is_active else UNKNOWN_OFFSET,
         current_voters=[each for each in states if each.replica_id in voters],
         observers=[each for each in states if each.replica_id not in voters],
     )

@@ -35,7 +35,9 @@ def catch_up(metadata: MetadataContext) -> Later[None]:
     """Ends once what is committed now is applied here. Refused where this node cannot tell, or stays behind."""
     partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = m.DescribeQuorumRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
-    asked = metadata.controller_channel.ask(m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS)
+    asked = metadata.controller_channel.ask(
+        m.DescribeQuorumRequest(topics=[topic]), QUORUM_VERSION, SHOWN_MS, is_final=_tells_what_is_committed
+    )
 
     def wait(response: m.DescribeQuorumResponse) -> Later[None]:
         committed_offset = response.topics[0].partitions[0].high_watermark
@@ -50,3 +52,10 @@ def catch_up(metadata: MetadataContext) -> Later[None]:
         return metadata.once_shown(is_shown, SHOWN_MS).chain(check)
 
     return asked.chain(wait)
+
+
+def _tells_what_is_committed(response: m.DescribeQuorumResponse) -> bool:
+    """Not where another node leads by now, nor where the leader has yet to commit a record of its own epoch: it may
+    not know of the last records that its predecessor committed."""
+    partition = response.topics[0].partitions[0]
+    return partition.error_code == ErrorCode.NONE and partition.high_watermark >= 0

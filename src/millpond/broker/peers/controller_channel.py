@@ -74,10 +74,12 @@ class ControllerChannel:
         timeout_ms: int,
         here: Callable[[], Later[Any]] | None = None,
         attempts: Attempts | None = None,
+        is_final: Callable[[Any], bool] = lambda _: True,
     ) -> Later[Any]:
         """The controller's response. Refused when none came in this time: with NOT_CONTROLLER where nobody was asked,
         with REQUEST_TIMED_OUT where somebody was and may still do it. `here` answers, should this node become the
-        controller meanwhile, a client whose connection matters to the answer."""
+        controller meanwhile, a client whose connection matters to the answer. A response that is not `is_final` is
+        dropped, and the controller asked again."""
         ask_here = partial(self._ask_here, request, version) if here is None else here
         asking = _Asking(
             self._clock,
@@ -88,6 +90,7 @@ class ControllerChannel:
             version,
             timeout_ms,
             attempts or Attempts(),
+            is_final,
         )
         asking.attempt()
         return asking.answer
@@ -106,6 +109,7 @@ class _Asking:
         version: int,
         timeout_ms: int,
         attempts: Attempts,
+        is_final: Callable[[Any], bool],
     ) -> None:
         self.answer: Later[Any] = Later(self._end)
         self._clock = clock
@@ -116,6 +120,7 @@ class _Asking:
         self._version = version
         self._until_ms = clock.monotonic_ms() + timeout_ms
         self._attempts = attempts
+        self._is_final = is_final
         self._was_sent = False
         self._reply: Later[Any] | None = None
         self._timer: Timer | None = None
@@ -144,7 +149,7 @@ class _Asking:
         reply.then(self._take, self._on_failure)
 
     def _take(self, response: Any) -> None:
-        if is_refused_by_follower(response):
+        if is_refused_by_follower(response) or not self._is_final(response):
             # One that was deposed meanwhile does not know what becomes of what it has written.
             self._was_sent = True
             self._again()
