@@ -162,6 +162,25 @@ def test_a_new_controller_is_not_asked_what_is_committed_before_it_knows() -> No
     assert play.cluster.controller_id == successor_id
 
 
+def test_a_controller_that_was_paused_does_not_deny_a_topic_that_its_successor_has_created() -> None:
+    play = Play()
+    controller_id = play.cluster.controller_id
+    assert controller_id is not None
+    client = SimClient(play.sim.network, f"node{controller_id}", PORT, "other", timeout_ms=20_000)
+    heard: list[Any] = []
+    client.send(m.MetadataRequest(topics=[]), 9, heard.append)
+    assert play.sim.run_until(lambda: bool(heard), within_ms=5_000)
+    play.cluster.pause(controller_id)
+    assert play.create("pond", factor=2) == {"pond": ErrorCode.NONE}
+    doomed = m.DeleteTopicsRequest.DeleteTopicState(name="pond")
+    heard.clear()
+    client.send(m.DeleteTopicsRequest(topics=[doomed], timeout_ms=10_000), 6, heard.append)
+    play.sim.run_for(5)
+    play.cluster.resume(controller_id)
+    assert play.sim.run_until(lambda: bool(heard), within_ms=20_000)
+    assert heard[0].responses[0].error_code == ErrorCode.NOT_CONTROLLER
+
+
 def test_a_node_that_leads_no_more_is_not_believed_about_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its refusal has a high watermark, too: 0, which every node has applied."""
     play = Play()
