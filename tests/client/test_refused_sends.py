@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from millpond.client.settlers import refused_letter
 
 from client.conftest import Cluster
 from millpond import HandlerFailed, Message, Retry, Send, SqliteIds, Worker
-from millpond.client import engine, settlers
+from millpond.client import committers, engine
+from millpond.client.committers import refused_letter
 from millpond.client.dead_letters import read_dead_letter
 from millpond.client.ordered_sends import send
 
@@ -223,11 +223,11 @@ def test_a_refused_send_with_a_store_does_not_fail_its_neighbours(broker: Cluste
 
 
 def test_a_refused_dead_letter_does_not_close_the_producer_of_other_handlers(
-    pond: Cluster, monkeypatch: pytest.MonkeyPatch
+    broker: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a store of processed ids handlers send by themselves, with the producer of the dead letters."""
-    source, target, letters = pond.topic(1), pond.topic(1), small_topic(pond)
-    pond.fill(source, [b"good", os.urandom(5 * SMALL_BYTES)])
+    source, target, letters = broker.topic(1), broker.topic(1), small_topic(broker)
+    broker.fill(source, [b"good", os.urandom(5 * SMALL_BYTES)])
     is_letter_shortened = Event()
 
     def refused(letter: Send) -> Any:
@@ -238,7 +238,7 @@ def test_a_refused_dead_letter_does_not_close_the_producer_of_other_handlers(
         assert is_letter_shortened.wait(30)
         return send(producer, wanted)
 
-    monkeypatch.setattr(settlers, "refused_letter", refused)
+    monkeypatch.setattr(committers, "refused_letter", refused)
     monkeypatch.setattr(engine, "send", send_late)
 
     def forward(message: Message) -> Send:
@@ -249,11 +249,11 @@ def test_a_refused_dead_letter_does_not_close_the_producer_of_other_handlers(
     worker = Worker(
         forward,
         source,
-        group=pond.group(),
+        group=broker.group(),
         delivery="exactly_once",
         processed=NoIds(),
         dead_letters=letters,
         concurrency=2,
     )
-    worker.run(pond.bootstrap, until_idle_s=IDLE_S)
+    worker.run(broker.bootstrap, until_idle_s=IDLE_S)
     assert (worker.stats.processed, worker.stats.dead) == (1, 1)

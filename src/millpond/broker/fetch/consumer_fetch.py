@@ -11,7 +11,7 @@ from millpond.broker.fetch.closest_replica import closest_replica
 from millpond.broker.fetch.consumer_sessions import TOPIC_IDS_FROM, FetchContext, RequestedPartition
 from millpond.broker.fetch.page_cache import cold_ranges, warm
 from millpond.broker.fetch.partition_reads import READ_COMMITTED, TopicResponses, add_to_topic, read_committed
-from millpond.broker.fetch.pending_fetches import LaterFetch
+from millpond.broker.fetch.pending_fetch import LaterFetch
 from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.requests.replies import Outcome, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS, REPLICA_SELECTOR_CLASS

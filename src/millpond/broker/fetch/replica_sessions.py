@@ -24,7 +24,7 @@ from millpond.base.values import dataclass
 from millpond.broker.fetch.consumer_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 from millpond.broker.fetch.page_cache import cold_ranges, warm
 from millpond.broker.fetch.partition_reads import TopicResponses, add_to_topic, failed_partition
-from millpond.broker.fetch.pending_fetches import LaterFetch
+from millpond.broker.fetch.pending_fetch import LaterFetch
 from millpond.broker.fetch.source import FetchSource
 from millpond.broker.loop.steps import Steps, in_slices, run_steps
 from millpond.broker.replication.partitions import Partition

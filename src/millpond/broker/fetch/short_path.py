@@ -26,7 +26,7 @@ from millpond.broker.fetch.consumer_sessions import (
     RequestedPartition,
 )
 from millpond.broker.fetch.partition_reads import READ_COMMITTED, PartitionRead, read_committed
-from millpond.broker.fetch.pending_fetches import PendingFetch
+from millpond.broker.fetch.pending_fetch import PendingFetch
 from millpond.broker.requests.call import NODE_CLIENT_ID, Call
 from millpond.broker.requests.replies import Outcome, Response, encode_reply, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
