@@ -1,10 +1,10 @@
-"""Keeps the replicas of this node that follow in step with their leaders: one fetcher for each leader node.
+"""Replica fetchers: keep this node's follower replicas up to date, with one fetcher per leader node.
 
-A fetcher has one connection and one incremental session: a request names only partitions with news, and only those
-that the answer names are looked at. What a partition asks for and makes of an answer `replication.follower` says.
-A partition that fails, or whose log is being cut, is set apart: it leaves the session until it can go on, and nobody
-else waits for it. A partition that joins while a fetch waits at the leader sends another one behind it, which the
-leader takes as a reason to answer the first.
+A fetcher has one connection and one incremental fetch session: a request names only partitions whose fetch state has
+changed, and only partitions named in the response are processed. `replication.follower` decides what a partition
+fetches and what it does with the response. A partition that fails, or whose log is being truncated, is set apart: it
+leaves the session until it can continue, without delaying the others. When a partition joins while a fetch is pending
+at the leader, the fetcher sends a second fetch, which makes the leader answer the first.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ PARTITION_BYTES: Final = 4 << 20
 ANSWER_BYTES: Final = 10 << 20
 TIMEOUT_MS: Final = 3_000
 BACKOFF_MS: Final = 50
-"""How long to leave a leader or a partition alone after a failure: so long, or up to twice that."""
+"""Minimum backoff for a leader or a partition after a failure; jitter adds up to as much again."""
 FIRST_BACKOFF_MS: Final = 5
-"""The first time a partition is tried again sooner, twice as long each time: a new leader hears of its leadership a
+"""A partition's first retry comes sooner, and the delay doubles each time: a new leader may learn of its leadership a
 moment later than its followers."""
 SYNC_POLL_MS: Final = 5
-"""How long to wait before looking again whether a sync that is under way has ended."""
+"""How often to check whether a sync in progress has ended."""
 TURN_BYTES: Final = 1 << 20
-"""How much of an answer is written in one turn of the loop."""
+"""How much of a response is appended in one turn of the event loop."""
 WISHES_MAX: Final = 500
-"""How many partitions one request names: with thousands of them neither loop may stand still."""
+"""Partitions named per request: thousands of them must not stall the event loop of either node."""
 IN_FLIGHT_MAX: Final = 2
 ROOM_LOOK_MS: Final = 500
-"""How often a replica that waits for room on the disk looks whether there is some."""
+"""How often a replica that waits for free disk space checks again."""
 CUT_BELOW_COMMITTED: Final = (
     "the leader lacks records that were committed: they are cut off here, too, and kept in files that end with .cut"
 )
-"""So it must be where a replica was made leader that lacked them (an unclean election), and never else."""
+"""Happens only after an unclean election made a replica leader that lacked those records."""
 OUTDATED: Final = "replica starts over: the leader has dropped tombstones or markers that it never copied"
 SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -66,28 +66,27 @@ SESSION_ERRORS: Final = (
 )
 
 _Key: TypeAlias = tuple[UUID, int]
-"""Topic id and index of a partition."""
+"""Topic ID and partition index."""
 
 
 @dataclass(slots=True, eq=False)
 class _Replica:
-    """One partition that follows."""
+    """One follower replica."""
 
     partition: Partition
     follower: PartitionFollower
     asked: FetchFrom | None = None
-    """What it wants now; None while an answer is being carried out."""
+    """What it fetches next; None while a response is being applied."""
     wish: tuple[FetchFrom, int] | None = None
-    """What the leader's session knows of its wishes, with the start of its log."""
+    """The fetch state and log start offset that the leader's session has for it."""
     sent_in: int = -1
-    """The number of the request that said what it wants now."""
+    """The number of the request that carried its current fetch state."""
     failures: int = 0
-    """How often in a row it could not be fetched."""
+    """Consecutive failed fetches."""
     complaint: str = ""
-    """What the journal has been told of it last."""
+    """The problem last logged for it."""
     noted_start: int = 0
-    """Where its log begins for good: what lay before does not come back when this node is killed, and what lies
-    behind does not go."""
+    """The log start offset in the checkpoint: a crash neither brings back records before it nor loses those after."""
 
     @property
     def key(self) -> _Key:
@@ -96,29 +95,27 @@ class _Replica:
 
 @dataclass(slots=True)
 class FetcherServices:
-    """What fetchers need of the node."""
+    """What the fetchers use from the node."""
 
     world: World
     node_id: int
     broker_epoch: Callable[[], int]
     peers: Peers
-    """Of their own: a fetch may wait at the leader, and answers come in order."""
+    """Separate connections: a fetch may be pending at the leader, and responses come in order."""
     store: LogStore
     flusher: Flusher
     checkpoints: CheckpointWriter
     journal: Journal
     throttle: Throttle = field(default_factory=Throttle)
-    """Of replicas that are to be held back."""
+    """For replicas under a replication throttle."""
     room: DiskRoom = field(default_factory=DiskRoom)
     cuts: set[Partition] = field(default_factory=set)
-    """Partitions whose logs are being cut back."""
+    """Partitions whose logs are being truncated."""
     on_cut: Callable[[Partition], None] = lambda _: None
-    """A cut has ended."""
+    """Called when a truncation has ended."""
 
 
 class ReplicaFetchers:
-    """All fetchers of this node."""
-
     def __init__(self, services: FetcherServices) -> None:
         self._services = services
         self._fetchers: dict[int, _Fetcher] = {}
@@ -126,7 +123,7 @@ class ReplicaFetchers:
         self._is_stopped = False
 
     def follow(self, partition: Partition) -> None:
-        """Keep up with the leader that the partition follows now, in this leader epoch."""
+        """Fetch from the partition's current leader, in its current leader epoch."""
         self.forget(partition)
         follower = partition.follower
         assert follower is not None, f"{partition.name.folder} follows nobody"
@@ -139,25 +136,25 @@ class ReplicaFetchers:
         fetcher.add(partition, follower)
 
     def forget(self, partition: Partition) -> None:
-        """Ask nothing more for it; an answer that is under way counts no more."""
+        """Stop fetching the partition; a response still in flight is ignored."""
         leader = self._leaders.pop(partition, None)
         if leader is not None:
             self._fetchers[leader].drop(partition)
 
     def pause(self) -> None:
-        """The disk is full: fetch nothing until there is room.
+        """The disk is full: stop fetching until there is free space.
 
-        A leader would take one that fetches and has everything for one that keeps up.
+        A replica that fetches at the log end offset would look caught up to the leader, though it cannot append.
         """
         for fetcher in self._fetchers.values():
             fetcher.pause()
 
     def is_cutting(self, partition: Partition) -> bool:
-        """Whether its log is being cut back: until that has ended it can take no other role."""
+        """Whether the log is being truncated; until that ends the partition cannot change its role."""
         return partition in self._services.cuts
 
     def is_idle(self) -> bool:
-        """Whether no log is being cut back."""
+        """Whether no log is being truncated."""
         return not self._services.cuts
 
     def stop(self) -> None:
@@ -168,7 +165,7 @@ class ReplicaFetchers:
 
 
 class _Fetcher:
-    """All partitions that this node has from one leader."""
+    """Fetches all partitions that this node follows from one leader."""
 
     def __init__(self, services: FetcherServices, leader: int) -> None:
         self._services = services
@@ -176,23 +173,23 @@ class _Fetcher:
         self._leader = leader
         self._replicas: dict[_Key, _Replica] = {}
         self._news: dict[_Key, None] = {}
-        """Partitions that want something else than the leader knows."""
+        """Partitions whose fetch state differs from the session's."""
         self._leaving: dict[_Key, None] = {}
-        """Partitions that the session has and should not."""
+        """Partitions to remove from the session."""
         self._apart: dict[_Key, None] = {}
         self._session_id = 0
         self._session_epoch = 0
         self._may_have_session = True
-        """Whether the leader had room for one when it was asked last."""
+        """Whether the leader granted a session when last asked."""
         self._requests = 0
         self._in_flight = 0
         self._answers = 0
-        """Those that are being taken in, or whose records are being synced."""
+        """Responses that are being applied, or whose records are being synced."""
         self._is_waiting = False
-        """After a failure, for a while."""
+        """Backing off after a failure."""
         self._is_woken = False
 
-    # Who is followed.
+    # Followed partitions.
 
     def add(self, partition: Partition, follower: PartitionFollower) -> None:
         replica = _Replica(partition, follower, noted_start=self._services.store.noted_start(partition.name))
@@ -215,22 +212,22 @@ class _Fetcher:
         self._clock.call_later(ROOM_LOOK_MS, lambda: self._want_all([replica]))
 
     def _want(self, replica: _Replica) -> None:
-        """Ask for what comes next, unless the leader knows that already."""
+        """Fetch what comes next, unless the session has that fetch state already."""
         if self._services.room.is_short:
             self._await_room(replica)
             return
         if replica.partition.log.failed is not None:
-            # To ask is to say that all before it is there, and nobody knows that of a log that has failed.
+            # A fetch offset asserts that everything before it is here, which is unknown once the log has failed.
             self._set_apart(replica)
             return
         if _owes_a_sync(replica.partition):
-            # What an earlier leader sent may be on its way to the disk yet.
+            # Records fetched from an earlier leader may not be synced yet.
             self._set_apart(replica)
             self._sync(replica)
             return
         if replica.partition.log.start_offset != replica.noted_start:
-            # The next fetch tells where our log begins, and whoever deleted what lay before is answered then. Where
-            # it begins anew further back, records are about to come that an old note would hide.
+            # The next fetch reports our log start offset, and the leader acknowledges DeleteRecords by it. If the log
+            # restarts at a lower offset, a stale checkpoint would hide the records about to arrive.
             self._set_apart(replica)
             self._note_start(replica)
             return
@@ -247,7 +244,7 @@ class _Fetcher:
         self._wake()
 
     def _sync(self, replica: _Replica) -> None:
-        """Ask once what is written is on the disk."""
+        """Fetch again once the log is synced."""
 
         def failed(failure: Exception) -> None:
             if not isinstance(failure, OSError):
@@ -265,7 +262,7 @@ class _Fetcher:
             self._leaving[replica.key] = None
 
     def _note_start(self, replica: _Replica) -> None:
-        """Ask once the start of its log is in the checkpoint."""
+        """Fetch again once the log start offset is in the checkpoint."""
         start_offset = replica.partition.log.start_offset
 
         def written(_: None) -> None:
@@ -280,17 +277,17 @@ class _Fetcher:
         self._services.checkpoints.write().then(written, failed)
 
     def _set_apart(self, replica: _Replica) -> None:
-        """Ask for it no more until `_want`: the leader would answer at once, again and again."""
+        """Stop fetching it until `_want`: otherwise the leader would answer at once, again and again."""
         self._apart[replica.key] = None
         self._leave_session(replica)
 
     def _is_here(self, replica: _Replica) -> bool:
         return self._replicas.get(replica.key) is replica
 
-    # Asking.
+    # Sending fetches.
 
     def _wake(self) -> None:
-        """Send a request in this turn of the loop, one for all who have news."""
+        """Schedule one request for all partitions with a new fetch state."""
         if not self._is_woken:
             self._is_woken = True
             self._clock.call_soon(self._send_if_due)
@@ -300,10 +297,10 @@ class _Fetcher:
         if self._answers or self._is_waiting or len(self._replicas) == len(self._apart):
             return
         if self._services.broker_epoch() < 0:
-            # Nobody would count what a node says that is not registered.
+            # Leaders reject fetches from an unregistered broker.
             self._wait()
             return
-        # A second one only joins a session, and only because somebody has news: it ends the wait of the first.
+        # A second fetch is only sent within a session, and only to update it: it makes the leader answer the first.
         if not self._in_flight or (self._news and self._session_epoch and self._in_flight < IN_FLIGHT_MAX):
             self._send()
 
@@ -319,8 +316,8 @@ class _Fetcher:
             replica_state=m.FetchRequest.ReplicaState(
                 replica_id=services.node_id, replica_epoch=services.broker_epoch()
             ),
-            # Whoever has more to say does not wait. Nor does what begins a session: until it is answered nobody can
-            # join, and a partition whose leader has just moved there would wait with it.
+            # Do not wait if there is more to send, or if this request opens a session: no partition can join until it
+            # is answered, so one whose leader has just moved there would wait, too.
             max_wait_ms=0 if self._news or (is_whole and self._may_have_session) else WAIT_MS,
             min_bytes=1,
             max_bytes=ANSWER_BYTES,
@@ -347,11 +344,11 @@ class _Fetcher:
             self._wake()
 
     def _topics(self, number: int) -> list[m.FetchRequest.FetchTopic]:
-        """What is wanted anew, or the first part of it."""
+        """The changed fetch states, at most `WISHES_MAX` of them."""
         topics: dict[UUID, list[m.FetchRequest.FetchPartition]] = {}
         for key in list(islice(self._news, WISHES_MAX)):
             del self._news[key]
-            # A partition that left and came back is in both lists: the session takes the wish and forgets nothing.
+            # A partition that left and came back is in both lists: keep it in the session with its new fetch state.
             self._leaving.pop(key, None)
             replica = self._replicas[key]
             asked, start_offset = replica.asked, replica.partition.log.start_offset
@@ -380,7 +377,7 @@ class _Fetcher:
         self._session_id = self._session_epoch = 0
         for replica in self._replicas.values():
             replica.wish = None
-            # An answer to what was asked in the old session counts no more.
+            # Ignore responses to requests of the old session.
             replica.sent_in = self._requests
 
     def _wait(self) -> None:
@@ -395,7 +392,7 @@ class _Fetcher:
     def _backoff_ms(self) -> int:
         return BACKOFF_MS + self._services.world.entropy.below(BACKOFF_MS + 1)
 
-    # Taking in an answer.
+    # Applying a response.
 
     def _on_response(self, number: int, response: m.FetchResponse, *, is_whole: bool) -> None:
         self._in_flight -= 1
@@ -413,15 +410,15 @@ class _Fetcher:
         self._take_in(_Answer(number, response))
 
     def _take_in(self, answer: _Answer) -> None:
-        """As much of it as one turn of the loop allows."""
+        """Apply as much of the response as one turn of the event loop allows."""
         taken = 0
         for key, reply in answer.left:
             replica = self._replicas.get(key)
             if replica is None or replica.wish is None or key in self._news or replica.sent_in > answer.number:
-                # It has been forgotten, or wants something else by now.
+                # No longer followed, or its fetch state has changed since.
                 continue
             if replica.asked is None:
-                # The answer before this one is still being taken in: it asks again after that, and hears it then.
+                # The previous response is still being applied; the partition fetches again after that.
                 continue
             self._take_reply(replica, reply, answer)
             taken += len(reply.records or b"")
@@ -445,7 +442,7 @@ class _Fetcher:
                     self._want(replica)
             self._wake()
 
-        # The next fetch says that the leader may count what was appended.
+        # Sync first: by the next fetch offset the leader counts the appended records as replicated.
         flusher = self._services.flusher
         logs = [each.partition.log for each in answer.grown if _owes_a_sync(each.partition)]
         syncs = [flusher.after_sync(log, log.end_offset, None).recover(OSError, lambda _: None) for log in logs]
@@ -485,7 +482,7 @@ class _Fetcher:
                     return
         log = replica.partition.log
         if fetched.start_offset > log.start_offset and log.failed is None:
-            # The leader's log begins further on: ours does, too, as far as we have it.
+            # Follow the leader's log start offset, up to our own log end offset.
             log.delete_before(min(fetched.start_offset, log.end_offset))
         replica.partition.follow_high_watermark(follower, fetched)
         replica.failures, replica.complaint = 0, ""
@@ -495,7 +492,8 @@ class _Fetcher:
             self._want(replica)
 
     def _append(self, replica: _Replica, records: Buffer, evidence_floor: int) -> bool:
-        """Write the leader's batches. What was damaged on its way, or finds no room here, is asked for again."""
+        """Append the leader's batches. Batches damaged in transit, or refused for lack of space, are fetched
+        again."""
         try:
             replica.partition.append_fetched(whole_batches(memoryview(records)), evidence_floor)
         except Refused as refusal:
@@ -513,7 +511,11 @@ class _Fetcher:
             self._services.journal("replica does not follow", partition=name, leader=self._leader, error=str(problem))
 
     def _ask_for_end(self, replica: _Replica, fetched: Fetched) -> None:
-        """Out of range is what lies behind the leader's end, or before its start: only the first it does not tell."""
+        """Ask the leader for its log end offset.
+
+        OFFSET_OUT_OF_RANGE means past the leader's log end or before its log start; the fetch response has only the
+        latter offset.
+        """
         self._set_apart(replica)
         name, epoch = replica.partition.name, replica.follower.leader_epoch
         wanted = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
@@ -547,7 +549,7 @@ class _Fetcher:
     def _want_later(self, replica: _Replica) -> None:
         self._clock.call_later(self._backoff_ms(), lambda: self._want_all([replica]))
 
-    # Cutting the log.
+    # Truncating the log.
 
     def _truncate(self, replica: _Replica, fetched: Fetched, offset: int) -> None:
         log = replica.partition.log
@@ -557,7 +559,7 @@ class _Fetcher:
         try:
             log.forget_epochs_at_end()
         except Refused as refusal:
-            # It has failed since it asked.
+            # The log has failed since the fetch was sent.
             self._complain(replica, refusal)
             self._want_later(replica)
             return
@@ -572,7 +574,7 @@ class _Fetcher:
         log = partition.log
         committed = replica.follower.high_watermark
         if log.durability.away:
-            # Workers would look for files that are gone by then, or find others of their names.
+            # Worker threads could find their files gone, or other files under the same names.
             log.compaction.cancel()
 
             def again() -> None:
@@ -624,7 +626,7 @@ def _owes_a_sync(partition: Partition) -> bool:
 
 
 def _run_cut(services: FetcherServices, partition: Partition, truncation: Truncation) -> Later[OSError | None]:
-    """Ends once the log is cut, or could not be: then it is as it was, or offline."""
+    """Truncate the log. If that fails, the log is unchanged or offline."""
     log = partition.log
 
     def not_noted(error: OSError) -> OSError:
@@ -641,7 +643,7 @@ def _run_cut(services: FetcherServices, partition: Partition, truncation: Trunca
         log.finish_truncation(truncation, error)
         return error
 
-    # A recovery takes what is missing below the noted offset for damage.
+    # Recovery treats records missing below the checkpointed recovery point as damage.
     is_noted = services.store.notes_no_more_than(partition.name, log.synced_offset)
     noted = done(None) if is_noted else services.checkpoints.write()
     return noted.recover(OSError, not_noted).chain(run)
@@ -649,7 +651,7 @@ def _run_cut(services: FetcherServices, partition: Partition, truncation: Trunca
 
 @dataclass(slots=True)
 class _Answer:
-    """One response that is being taken in."""
+    """A response that is being applied."""
 
     number: int
     response: m.FetchResponse | None

@@ -1,7 +1,7 @@
-"""What a node does for a partition of several replicas while it leads it.
+"""The leader's side of a replicated partition.
 
-Drives `replication.leader.PartitionLeader`: tells it of appends, syncs, fetches and metadata, and lets go whoever
-waits for the high watermark. A new leader epoch is a new role: nothing of it outlives the epoch.
+Drives `replication.leader.PartitionLeader` with appends, syncs, fetches and metadata changes, and completes requests
+that wait for the high watermark. Each leader epoch gets a new role; no state outlives the epoch.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SYNC_AGAIN_MS = 50
-"""How long to wait before a sync that found no descriptor or no room is tried again."""
+"""Delay before retrying a sync that failed for lack of file descriptors or disk space."""
 
 AILING_MS = 1_000
-"""How long the disk may refuse writes, with none that succeeds, before another node should lead."""
+"""How long every write may fail before this node gives the leadership away."""
 
 NEVER_MS = 1 << 62
 
 CUT_OFF = "this node is cut off from the others, which may have elected another leader"
 
 READ_ELSEWHERE_MS = 600_000
-"""How long a consumer that was sent to another node counts as reading there; clients ask anew every five minutes."""
+"""How long a consumer redirected to a follower counts as reading there; clients refresh every five minutes."""
 
 SPARE_MAX = 64
-"""So many entries of replies that nobody waits for any more are kept before they are cleared away."""
+"""Size the heap may reach before entries of cancelled waits are removed."""
 
 
 class LeaderRole:
@@ -62,18 +62,18 @@ class LeaderRole:
         self.flush_ack = flush_ack
         self._context = context
         self._on_commit = on_commit
-        """Hears, with the offset before it, that the high watermark has moved."""
+        """Called with the previous high watermark when it has moved."""
         self._pending: dict[int, tuple[Later[Any], object]] = {}
         self._order: list[tuple[int, int]] = []
         self._numbers = count()
         self._starts: dict[int, int] = {}
-        """Where the logs of the followers begin."""
+        """Log start offset by follower."""
         self._copies: dict[int, tuple[int, int]] = {}
-        """Followers that began with an empty log in this role, and have not passed the evidence floor yet: the broker
-        epoch in which they began, and the floor."""
+        """Followers that started from an empty log in this leader epoch and have not passed the evidence floor yet:
+        the broker epoch in which they started, and the floor."""
         self._start_waits: dict[Later[None], int] = {}
         self._read_until_ms: dict[int, int] = {}
-        """Nodes at which consumers read, as far as this leader has sent them there."""
+        """Followers to which this leader has redirected consumers, and until when that counts."""
         self._is_syncing = False
         self._is_refusing = False
         self._is_over = False
@@ -98,7 +98,7 @@ class LeaderRole:
 
     @property
     def age_ms(self) -> int:
-        """For how long this node has led it."""
+        """How long this node has led in this epoch."""
         return self._context.clock.monotonic_ms() - self._elected_ms
 
     @property
@@ -111,15 +111,15 @@ class LeaderRole:
 
     @property
     def is_writable(self) -> bool:
-        """Whether acks=all may be promised now."""
+        """Whether acks=all writes are accepted now."""
         return self._machine.is_writable
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether another may lead by now: this node is not heard, and those in sync do not come to fetch.
+        """Whether another node may lead by now: heartbeats have failed and the ISR has stopped fetching.
 
-        While a controller is replaced nobody is heard. Whoever is still followed waits longer: who follows has not
-        heard of another leader.
+        During a controller failover no broker's heartbeats succeed. A leader that is still followed waits longer: its
+        followers have not learned of a new leader.
         """
         missed = self._context.sessions_missed()
         if not missed:
@@ -129,7 +129,7 @@ class LeaderRole:
         return followed < len(others) if missed > 1 else bool(others) and not followed
 
     def readable_at(self, offset: int) -> list[int]:
-        """The other nodes where a consumer could read on from this offset: in sync, there, and with that record."""
+        """Followers from which a consumer could read at this offset: in the ISR, alive, and with that offset."""
         followers, starts = self._machine.followers, self._starts
         return [
             each
@@ -140,7 +140,7 @@ class LeaderRole:
         ]
 
     def send_reader_to(self, node_id: int) -> None:
-        """A consumer is told to read there: from now on that node hears at once what is committed."""
+        """Note that a consumer was redirected to this follower, which now gets high watermark updates at once."""
         self._read_until_ms[node_id] = self._context.clock.monotonic_ms() + READ_ELSEWHERE_MS
 
     def is_read_at(self, node_id: int) -> bool:
@@ -149,21 +149,21 @@ class LeaderRole:
 
     @property
     def is_certain(self) -> bool:
-        """Whether nobody else leads, and nobody has in between, for all that this node can know."""
+        """Whether this node is sure that no other node leads or has led since its election."""
         return len(self._machine.view.replicas) == 1 or self._context.has_lease()
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that earlier leaders may have shown to readers is known to be committed here, too."""
+        """Whether the high watermark covers everything that earlier leaders may have exposed to consumers."""
         return self._machine.high_watermark >= self._machine.epoch_start
 
     @property
     def pending(self) -> IsrRequest | None:
-        """The change of the ISR that was asked for, and not heard of yet."""
+        """The ISR change in flight to the controller."""
         return self._machine.pending
 
     def _own_end(self, view: PartitionView) -> int:
-        """How much of the own log counts (docs/decisions/0009)."""
+        """How much of the leader's log counts for the high watermark (docs/decisions/0009)."""
         return self.log.synced_offset if self._counts_synced(view) else self.log.end_offset
 
     def _counts_synced(self, view: PartitionView) -> bool:
@@ -177,33 +177,34 @@ class LeaderRole:
         self._count()
 
     def on_append(self) -> None:
-        """The log has grown."""
         self._is_refusing = False
         self._count()
 
     def _count(self) -> None:
-        """More of the own log may count."""
+        """Recount the leader's log, which may move the high watermark."""
         before = self._machine.high_watermark
         if self._machine.on_append(self.log.end_offset, self._own_end(self._machine.view)):
             self._committed(before)
         self._sync()
 
     def check_replica(self, broker: int, broker_epoch: int) -> None:
-        """Refuse who is no replica of this partition, or an earlier life of one."""
+        """Refuse a broker that is not a replica, or an earlier incarnation of one."""
         if broker not in self._machine.followers:
-            # Perhaps it knows more than we do.
+            # Its metadata may be newer than ours.
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has no replica as far as this node knows")
         known = self._context.broker_epoch_of(broker)
         if broker_epoch < 0 or broker_epoch < known:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {broker} has been started anew since")
         if broker_epoch > known:
-            # If it is true we hear of it in a moment. If not, nothing that the node itself says would count any more.
+            # If the epoch is real, our metadata catches up soon. If it is forged, accepting it would lock out the
+            # real follower.
             raise Refused(
                 ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has another epoch as far as this node knows"
             )
 
     def divergence(self, offset: int, last_epoch: int) -> EpochEnd | None:
-        """Where a follower's log parts from ours, if it does: it ends at `offset`, with a record of `last_epoch`."""
+        """Where a follower's log diverges from ours, if it does. It ends at `offset`, with a record of
+        `last_epoch`."""
         end_offset: int = self.log.end_offset
         if offset >= self.log.start_offset and last_epoch >= 0:
             end = EpochEnd(*self.log.end_offset_for_epoch(last_epoch))
@@ -219,8 +220,8 @@ class LeaderRole:
     ) -> bool:
         """Whether a follower may hold records whose tombstone or marker is no longer here for it to copy.
 
-        Members of the ISR and eligible replicas have copied all evidence: compaction does not go beyond the high
-        watermark. A log that DeleteRecords has emptied knows epochs, and producers with open transactions.
+        Members of the ISR and the ELR have copied all such evidence: compaction stops at the high watermark. A log
+        that DeleteRecords has emptied is not new: it still has epochs, and producers with open transactions.
         """
         floor, view = self.log.evidence_floor, self._machine.view
         is_new = start_offset >= offset and last_epoch < 0
@@ -230,9 +231,9 @@ class LeaderRole:
 
     @property
     def evidence_upto(self) -> int:
-        """Compaction must keep the evidence from this offset on: a follower is copying the log and has not got there.
+        """Compaction must keep evidence from this offset on: a follower that is catching up has not reached it.
 
-        Without this, each compaction during a long copy would make the follower start over.
+        Without this, each compaction during a long catch-up would make the follower start over.
         """
         since_ms = self._context.clock.monotonic_ms() - self._context.lag_ms_max()
         return min(
@@ -245,7 +246,7 @@ class LeaderRole:
         )
 
     def on_fetch(self, broker: int, broker_epoch: int, offset: int, start_offset: int) -> None:
-        """A follower has everything from `start_offset` to `offset`: its fetch was found to be a valid one."""
+        """A follower has everything from `start_offset` to `offset`; its fetch has been validated."""
         before = self._machine.high_watermark
         self._starts[broker] = start_offset
         if self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms()):
@@ -260,13 +261,13 @@ class LeaderRole:
             self._context.on_isr_change(*self._partition)
 
     def on_caught_up(self, broker: int, broker_epoch: int, offset: int) -> None:
-        """A follower, whose last fetch may be long ago, has had everything until now."""
+        """A follower has been caught up until now, though its last fetch may be long ago."""
         self._machine.on_fetch(broker, broker_epoch, offset, self._context.clock.monotonic_ms())
 
     def on_view(self, view: PartitionView) -> None:
         """The metadata has changed within this leader epoch."""
         before = self._machine.high_watermark
-        # What counts of the own log is less while this node alone is in sync, before the change or after it.
+        # With this node alone in the ISR, before or after the change, only its synced records count.
         own_end = self._own_end(view)
         self._machine.on_append(self.log.end_offset, min(own_end, self._own_end(self._machine.view)))
         self._machine.on_view(view)
@@ -274,7 +275,7 @@ class LeaderRole:
         if self._machine.high_watermark > before:
             self._committed(before)
         if self._start_waits:
-            # Who has left the ISR may be gone for good.
+            # A follower that has left the ISR may be gone for good.
             self._look_at_starts()
         self._sync()
 
@@ -284,7 +285,7 @@ class LeaderRole:
         return self.log.failed is not None or self._is_refusing
 
     def on_unwritten(self) -> None:
-        """The disk has refused a write or a sync. Some of that passes, as other files are closed or removed."""
+        """A write or sync has failed. Some causes pass as other files are closed or removed."""
         if self.log.failed is not None:
             self._context.give_away(*self._partition)
         elif not self._is_refusing:
@@ -296,9 +297,9 @@ class LeaderRole:
             self._context.give_away(*self._partition)
 
     def resignation(self) -> IsrRequest | None:
-        """The ISR without this node, by which it gives the leadership away; None while nobody else could have it.
+        """An ISR without this node, which gives the leadership away; None while no other replica could lead.
 
-        Where nobody else is in sync those are named who were, and have everything committed.
+        If no other replica is in the ISR, it names those in the ELR, which have everything committed.
         """
         view = self._machine.view
         others = [each for each in view.isr if each != self._context.node_id and self._is_there(each)]
@@ -308,13 +309,13 @@ class LeaderRole:
         return IsrRequest(view.leader_epoch, view.partition_epoch, members) if members else None
 
     def isr_request(self) -> IsrRequest | None:
-        """A change of the ISR to ask for now; it counts as under way from here on."""
-        # From a leader that cannot write nobody can fetch: that others are behind says nothing about them.
+        """An ISR change to request now; from here on it counts as in flight."""
+        # Nobody can fetch from a leader that cannot write: the followers' lag is not their fault.
         self._rules.lag_ms_max = NEVER_MS if self.is_ailing else self._context.lag_ms_max()
         return self._machine.isr_request(self._context.clock.monotonic_ms())
 
     def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> IsrRequest | None:
-        """The controller did not grant it; what to ask for instead."""
+        """The controller refused the change; returns what to request instead."""
         return self._machine.on_isr_response(asked, error)
 
     def on_isr_ignored(self, asked: IsrRequest) -> None:
@@ -323,12 +324,12 @@ class LeaderRole:
             self._committed(before)
 
     def on_cut_off(self) -> None:
-        """What waits may be committed later, or never; who asks again, here or elsewhere, is told which."""
+        """Fail pending acknowledgements: their records may be committed later or never, and a retry will tell."""
         if self._pending and self.is_doubtful:
             self._fail_pending(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{CUT_OFF}; the outcome is open"))
 
     def end(self) -> None:
-        """Another leads, or this node in another epoch: what waits here is refused, its outcome is open."""
+        """The leader epoch is over: refuse pending requests, whose outcome is unknown."""
         self._is_over = True
         moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open")
         self._fail_pending(moved)
@@ -347,10 +348,10 @@ class LeaderRole:
         return later
 
     def after_start(self, offset: int) -> Later[None]:
-        """Ends once the logs of all followers that are there begin at `offset` or later, and enough of them are.
+        """Ends once all live followers have a log start offset of at least `offset`, and the ISR is large enough.
 
-        Who has left the ISR while it is too small may lead again, because nothing is committed without it. What was
-        deleted without it would be there again.
+        A follower that left an ISR now below its minimum may lead again, since nothing is committed without it.
+        Records deleted without it would come back.
         """
         later: Later[None] = Later(lambda: self._forget_start(later))
         self._start_waits[later] = offset
@@ -370,9 +371,12 @@ class LeaderRole:
         end_all([(later, None) for later in ended])
 
     def _can_join(self, broker: int, broker_epoch: int) -> bool:
-        """A follower joins once its log begins where ours does, and once that is in its checkpoint: if it led next,
-        records would be back whose deletion was acknowledged while it was away. One whose disk is full has to wait
-        for room, because the controller would remove it from the ISR again; not where the leader's is full, too."""
+        """Whether a follower may join the ISR.
+
+        Its checkpointed log start offset must have reached ours: otherwise, if it led next, records would come back
+        whose deletion was acknowledged while it was away. A follower with a full disk must wait for space, because
+        the controller would remove it from the ISR again, unless the leader's disk is full, too.
+        """
         if self._starts.get(broker, -1) < self.log.start_offset:
             return False
         is_welcome = self._context.has_room(broker) or not self._context.has_room(self._context.node_id)
@@ -400,10 +404,10 @@ class LeaderRole:
         pending, self._pending, self._order = self._pending, {}, []
         end_all(pending.values(), failure)
 
-    # The own disk.
+    # The leader's disk.
 
     def _sync(self) -> None:
-        """Have synced what counts only then; one sync at a time serves all that was written meanwhile."""
+        """Sync the log if only synced records count; one sync at a time covers everything written meanwhile."""
         if self._is_syncing or self._is_over or not self._counts_synced(self._machine.view):
             return
         if self.log.synced_offset >= self.log.end_offset:
@@ -426,5 +430,5 @@ class LeaderRole:
         self._fail_pending(failure)
         self.on_unwritten()
         if self.log.failed is None and not self.log.closed:
-            # Want of descriptors or room: the log is as sound as before.
+            # Lack of descriptors or space: the log itself is sound.
             self._context.clock.call_later(SYNC_AGAIN_MS, self._sync)

@@ -1,4 +1,5 @@
-"""The partitions of this node: each a log with its place in the cluster and those who watch it grow."""
+"""The partition replicas on this node: each has a log, a role in the cluster and watchers that wait for it to
+grow."""
 
 from __future__ import annotations
 
@@ -48,50 +49,51 @@ VERDICTS: Final = frozenset(
         ErrorCode.INVALID_TXN_STATE,
     }
 )
-"""What ends a producer, or its transaction: said only by a leader that is certain to be one. What another that missed
-something takes for a gap was written elsewhere."""
+"""Errors fatal to a producer or its transaction. Only a leader certain of its leadership returns them: a deposed
+leader may see a sequence gap where the missing batches went to its successor."""
 
 UNCERTAIN: Final = "another node may lead by now, and this one cannot judge"
 
 BEGINNINGS_MS: Final = 60_000
-"""For so long after an election a producer may wait for what it sent to the leader of before: as librdkafka does."""
+"""How long after an election a producer may still retry batches it sent to the previous leader, as librdkafka
+does."""
 
 _INDEX = Struct(">i")
 
 MARKER_BYTES = batch.HEADER_BYTES + 17
-"""How much the end of a transaction adds to a log, or nearly so."""
+"""Approximate size of a transaction's end marker in the log."""
 
 
 class Watcher(Protocol):
-    """Somebody who waits for a partition to grow."""
+    """A pending read that waits for a partition to grow."""
 
     def on_append(self, partition: Partition, size: int) -> None:
-        """It has grown by so many bytes. Called for every append: must cost next to nothing."""
+        """The partition has grown by `size` bytes. Called for every append, so it must be cheap."""
         ...
 
     def answer(self) -> None:
-        """Wait no longer."""
+        """Stop waiting and respond."""
         ...
 
 
 class ReplicaWatcher(Protocol):
-    """A follower's session."""
+    """A follower's fetch session."""
 
     def on_append(self, partition: Partition, size: int) -> None:
-        """Its log has grown, and the role does not know yet. Called for every append."""
+        """The log has grown; the leader role has not seen it yet. Called for every append."""
         ...
 
     def on_commit(self, partition: Partition) -> None:
-        """The committed offset has moved."""
+        """The high watermark has moved."""
         ...
 
     def on_change(self, partition: Partition) -> None:
-        """Its role or the start of its log is another one, or it is gone."""
+        """The role or the log start offset has changed, or the partition is gone."""
         ...
 
 
 class Partition:
-    """One partition of which this node has a replica: leads it, follows its leader, or waits until there is one."""
+    """A replica on this node: it leads, follows the leader, or waits until there is a leader."""
 
     __slots__ = (
         "_clock",
@@ -134,20 +136,20 @@ class Partition:
         self.topic_id = topic_id
         self.log = log
         self.view: PartitionView | None = None
-        """What the metadata said last."""
+        """The latest metadata applied."""
         self.leader_epoch = NO_LEADER_EPOCH
         self.is_leader = False
         self.leading: LeaderRole | None = None
-        """While this node leads it and there are others to have its records."""
+        """Set while this node leads and there are other replicas."""
         self.follower: PartitionFollower | None = None
-        """While another node leads it."""
+        """Set while another node leads."""
         self.is_internal = name.topic in INTERNAL_TOPICS
         self.refusals = Refusals(log, context.clock)
-        # A dictionary, because a set would wake its members in an order that differs from run to run.
+        # A dict rather than a set: wake-up order must not differ from run to run.
         self.watchers: dict[Watcher, None] = {}
-        """Those who wait for the committed offset to move."""
+        """Reads that wait for the high watermark to move."""
         self.replica_watchers: dict[ReplicaWatcher, None] = {}
-        """Those who wait for the end of the log to move."""
+        """Fetch sessions that wait for the log end offset to move."""
         self.acknowledges_after_sync = True
         self.flush_messages = FOREVER
         self.flush_ack = "auto"
@@ -155,18 +157,18 @@ class Partition:
         self._high_watermark = high_watermark
         self.throttle = UNTHROTTLED
         self.acknowledged = Histogram()
-        """How long producers waited for their acknowledgement. All partitions of a topic share one."""
+        """Produce acknowledgement latency. All partitions of a topic share one histogram."""
         self.written_bytes = self.written_records = 0
-        """What was written here as the leader, since it was opened."""
+        """Appended as leader since the partition was opened."""
         self.copied_bytes = self.read_bytes = 0
-        """What came from another leader; what consumers were sent."""
+        """Bytes fetched from the leader; bytes sent to consumers."""
         self._context = context
         self._clock = context.clock
 
-    # Its role.
+    # Role.
 
     def follow(self, view: PartitionView) -> None:
-        """Take the role that the metadata gives this node. What is older than what is known is no news."""
+        """Take the role that the metadata gives this node. Stale metadata is ignored."""
         known = self.view
         if known is None:
             self.view = view
@@ -178,7 +180,7 @@ class Partition:
         if view.leader_epoch > known.leader_epoch or _is_alone(view) != _is_alone(known):
             self._take_role(view)
             if _is_alone(view) and self.flush_ack == "auto" and self.log.synced_offset < self.log.end_offset:
-                # What was safe because several had it, is safe on the disk of the one that is left.
+                # Records that were safe on several replicas must now be synced on the only one left.
                 self._context.flush(self.log)
         elif self.leading is not None:
             self.leading.on_view(view)
@@ -188,7 +190,7 @@ class Partition:
         self._high_watermark = max(min(self.committed_offset, log.end_offset), log.start_offset)
         lost = self.leading
         self.leading = self.follower = None
-        # What a coordinator permitted was for the leader of then: transactions may have ended since.
+        # The coordinator verified transactions with the previous leader; they may have ended since.
         log.producers.void_verifications()
         self.leader_epoch = LeaderEpoch(view.leader_epoch)
         self.is_leader = view.leader == self._context.node_id
@@ -207,13 +209,13 @@ class Partition:
         elif view.leader != NO_LEADER:
             self.follower = PartitionFollower(view.leader, view.leader_epoch, log, self._high_watermark)
         log.producers.awaits_beginnings = self.leading is not None and view.leader_epoch > 0
-        # Last, because whoever hears of it looks at the new role.
+        # Last: the callbacks look at the new role.
         if lost is not None:
             lost.end()
         self.dismiss_watchers()
 
     def retire(self) -> None:
-        """It is no partition of this node any more: whoever waits for it need not wait until the time is up."""
+        """The replica has left this node: end its pending requests now instead of at their timeout."""
         self._high_watermark = self.committed_offset
         lost, self.leading, self.is_leader = self.leading, None, False
         if lost is not None:
@@ -222,19 +224,18 @@ class Partition:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether there are other replicas."""
         return self.view is not None and not _is_alone(self.view)
 
     def check_leads(self) -> None:
-        """Refuse what only the leader may do."""
+        """Refuse the request unless this node leads."""
         if not self.is_leader:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this node does not lead {self.name}")
 
     def check_reads(self, *, by_rack: bool) -> None:
-        """Refuse who cannot read here. Consumers that go by racks (KIP-392) may read from a follower, too.
+        """Refuse consumers that may not read here. Rack-aware consumers (KIP-392) may read from a follower, too.
 
-        It must be in sync, and not cut off: one that falls behind would keep its readers behind. They are told what
-        sends every client back to the leader, and not that another one leads.
+        The follower must be in the ISR and in contact with the controller: a lagging one would hold its readers back.
+        The error is the one that sends every client back to the leader, without implying that the leader has changed.
         """
         if self.is_leader:
             return
@@ -244,15 +245,15 @@ class Partition:
             raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"this replica of {self.name} is not in sync")
 
     def check_settled(self) -> None:
-        """Refuse to say where the committed records end while a new leader may know less than others have shown."""
+        """Refuse to return the high watermark while a new leader's may be below one that consumers have seen."""
         if self.leading is not None and not self.leading.is_settled:
             raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know yet how much is committed")
 
     @property
     def committed_offset(self) -> int:
-        """Below it nothing can be lost to what the topic promises to survive; readers see no further.
+        """The high watermark: records below it survive the failures the topic tolerates; consumers read no further.
 
-        With one replica all that is written counts as committed (docs/decisions/0002). On the wire: high watermark.
+        With one replica every appended record counts as committed (docs/decisions/0002).
         """
         if self.leading is not None:
             return self.leading.high_watermark
@@ -261,7 +262,7 @@ class Partition:
         return self._high_watermark if self.follower is None else self.follower.high_watermark
 
     def follow_high_watermark(self, follower: PartitionFollower, fetched: Fetched) -> None:
-        """The leader has told how far it is committed, and what else it told has been carried out."""
+        """Take the leader's high watermark, after the rest of its response has been applied."""
         before = follower.high_watermark
         follower.follow_high_watermark(fetched)
         if follower is self.follower and follower.high_watermark > before and self.watchers:
@@ -269,13 +270,13 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided."""
+        """The LSO: every transaction below it has been committed or aborted."""
         return self.log.stable_offset(self.committed_offset)
 
     def after_commit(self, end_offset: int, value: T) -> Later[T]:
-        """`value`, once all below `end_offset`, which this node has written as leader, survives what it should.
+        """`value`, once everything below `end_offset`, appended here as leader, is committed.
 
-        Refused with NOT_LEADER_OR_FOLLOWER when the leadership is lost meanwhile, an OSError when the disk fails.
+        Refused with NOT_LEADER_OR_FOLLOWER if leadership is lost meanwhile; an OSError if the disk fails.
         """
         if self.leading is not None:
             return self.leading.after_commit(end_offset, value)
@@ -287,7 +288,7 @@ class Partition:
 
     @property
     def is_committed(self) -> bool:
-        """Whether `after_commit` would wait for nothing that is in the log now."""
+        """Whether `after_commit` at the log end offset would return at once."""
         if self.leading is not None:
             return self.leading.high_watermark >= self.log.end_offset
         log = self.log
@@ -296,9 +297,9 @@ class Partition:
 
     @property
     def follows_synced(self) -> bool:
-        """Whether its leader may count, of what this replica has, only what is on the disk (docs/decisions/0009).
+        """Whether the leader may count only the synced part of this replica's log (docs/decisions/0009).
 
-        One that a partition moves to alone is soon the only one that has what was acknowledged.
+        A replica that is about to be the only one will soon hold the only copy of acknowledged records.
         """
         if self.flush_ack == "auto":
             return self.view is not None and self.view.is_to_be_alone
@@ -306,11 +307,11 @@ class Partition:
 
     @property
     def acknowledges_at_once(self) -> bool:
-        """Whether a write with acks=all waits for nothing."""
+        """Whether a write with acks=all is acknowledged without waiting."""
         return not self.acknowledges_after_sync and self.leading is None
 
     def configure(self, settings: Settings) -> None:
-        """Obey changed settings from the next request on."""
+        """Apply changed settings, effective from the next request."""
         self.flush_ack = settings[topic_settings.FLUSH_ACK]
         self._min_isr = settings[topic_settings.MIN_INSYNC_REPLICAS]
         self.throttle = throttle_of(settings, self.name.partition, self._context.node_id)
@@ -340,9 +341,9 @@ class Partition:
         by_node: bool = False,
         faults: RecordFaults | None = None,
     ) -> Appended:
-        """Append a producer's batches and wake whoever waits for them. Refused leaves everything as it was.
+        """Append a producer's batches and wake pending reads. Refused leaves the partition unchanged.
 
-        `by_node` is for what another node of the cluster writes in a topic of the brokers' own. See
+        `by_node` allows another node of the cluster to write to an internal topic other than a coordinator's. See
         `checks.checked_headers` for the last two.
         """
         if not self.is_leader:

@@ -1,8 +1,7 @@
-"""Keeps the replicas of this node in step with the metadata: what is committed there is opened, gets its role, grows
-and is deleted here.
+"""Applies committed metadata to this node's replicas: opens them, gives them roles, configures and deletes them.
 
-Folders are made and renamed one partition at a time, in the order of the records and a few in each turn of the loop,
-so that a topic of a thousand partitions keeps nobody else waiting.
+Folders are created and renamed one partition at a time, in record order and a few per turn of the event loop, so that
+a topic of a thousand partitions does not delay other work.
 """
 
 from __future__ import annotations
@@ -44,36 +43,34 @@ from millpond.metadata.topics import METADATA_TOPIC
 
 REOPEN_MS = 1_000
 REOPEN_MS_MAX = 60_000
-"""How long to wait before a log that could not be opened is tried again; longer each time, as trying costs time."""
+"""Delay before retrying a log that could not be opened; it doubles each time, since a try takes time."""
 
 LEAVING_MS = 50
-"""The same where the workers have only not finished yet with a deleted topic of that name."""
+"""Delay while the workers are still removing a deleted topic of that name."""
 
 
 AT_ONCE = 8
-"""How many partitions are made or taken away in one turn of the loop: that many cost two or three milliseconds."""
+"""Partitions created or removed per turn of the event loop; this many take two or three milliseconds."""
 
 RETIRED_AT_ONCE = 500
-"""How many partitions of a deleted topic are told in one turn of the loop."""
+"""Partitions of a deleted topic retired per turn of the event loop."""
 
 TURN_MS = 2
-"""A turn that has taken this long ends sooner: while the disk is busy a single folder may take as long as ten."""
+"""A turn ends early after this long: on a busy disk one folder may take as long as ten otherwise do."""
 
 
 class Fetchers(Protocol):
-    """Those who keep replicas in step with their leaders."""
-
     def follow(self, partition: Partition) -> None: ...
 
     def forget(self, partition: Partition) -> None: ...
 
     def is_cutting(self, partition: Partition) -> bool:
-        """Whether the partition can take no other role now."""
+        """Whether a truncation keeps the partition from changing its role."""
         ...
 
 
 class ReplicaManager:
-    """Follows the committed records. A partition whose log cannot be opened is reported and stays without leader."""
+    """Applies committed records. A partition whose log cannot be opened is logged and stays closed."""
 
     def __init__(
         self,
@@ -105,27 +102,27 @@ class ReplicaManager:
         self._journal = journal
         self._on_late = on_late
         self._report_lost_records = report_lost_records
-        """Say that this node has lost records that others count on."""
+        """Reports that this node has lost records that other replicas count on."""
         self._missed: set[TopicPartition] = set()
-        """Partitions of which that was said."""
+        """Partitions already reported."""
         self._settings_by_topic: dict[str, tuple[Settings, LogLimits]] = {}
         self._names: dict[UUID, str] = {}
-        """Of all topics, also of those that have no replica here: groups that read them may be coordinated here. A
-        record that removes a topic does not say its name, and then the image has forgotten it."""
+        """All topics, even those without a replica here: their consumer groups may be coordinated here. A
+        RemoveTopicRecord has no name, and by then the image has dropped the topic."""
         self._steps: deque[Callable[[], None]] = deque()
         self._to_open: dict[UUID, set[int]] = {}
         self._to_retire: dict[Partition, None] = {}
-        """Of deleted topics: nobody finds them any more, and whoever watches them has yet to be told."""
+        """Partitions of deleted topics: no longer visible, but with requests still pending."""
         self._has_turn = False
-        """Whether the steps go on in a turn to come, or are under way."""
+        """Whether a turn is scheduled or running."""
         self._is_stopping = False
 
     def open_all(self, *, at_once: bool = True) -> None:
-        """Open a log for every replica that the metadata gives this node; what has none there is set aside.
+        """Open a log for every replica that the metadata assigns to this node; set aside logs of unknown topics.
 
-        So are records in a folder that does not say whose it is: they were never forced to disk, since the first
-        sync writes the owner down, and may be those of a deleted topic whose removal a power cut undid. The image has
-        to be caught up: one that lags knows nothing of topics which exist.
+        Records in a folder without a topic ID are set aside, too: they were never synced, since the first sync writes
+        the topic ID, and may belong to a deleted topic whose removal was undone by a power failure. The image must be
+        caught up: a lagging one lacks topics that exist.
         """
         self._names = {topic.id: topic.name for topic in self._image.topics.values()}
         wanted: dict[TopicPartition, Topic] = {}
@@ -142,12 +139,12 @@ class ReplicaManager:
             elif name.topic != METADATA_TOPIC and (owner is None or _is_foreign(log, owner)):
                 self._set_aside(name)
         for name in [each for each in self._store.damaged if each not in wanted and each.topic != METADATA_TOPIC]:
-            # Nobody can tell whose it was, and it would keep a new topic from its name.
+            # Its topic is unknown, and it would block a new topic of that name.
             try:
                 self._set_aside(name)
             except OSError as error:
                 self._journal("a folder belongs to no topic and cannot be set aside", reason=str(error))
-        # The others were deleted just before the last end.
+        # The others were deleted just before the last shutdown.
         self._store.missing &= wanted.keys()
         for name, topic in wanted.items():
             there = self._partitions.by_id(topic.id, name.partition)
@@ -161,14 +158,14 @@ class ReplicaManager:
             self._take_turn()
 
     def on_records(self, records: Sequence[Record]) -> Later[None]:
-        """The controller has committed and replayed these; ends when the logs have followed, or could not.
+        """Apply records that are committed and replayed; ends when the logs reflect them, or could not.
 
-        What is deleted is gone for clients at once. A small topic is there on return.
+        Deleted topics disappear for clients at once. A small topic is open on return.
         """
         queued = len(self._steps)
         self._settings_by_topic.clear()
-        # First: after a snapshot there is everything at once, and with fewer in sync a leader by its old settings
-        # would commit what those who are eligible by the new ones do not have.
+        # Settings first: a snapshot brings everything at once, and with a smaller ISR a leader still on its old
+        # settings would commit records that replicas eligible under the new ones lack.
         self._configure_all(records)
         topic: Topic | None = None
         for record in records:
@@ -176,7 +173,7 @@ class ReplicaManager:
                 case TopicRecord():
                     self._names[record.topic_id] = record.name
                 case PartitionRecord():
-                    # Thousands of one topic follow each other.
+                    # A topic may have thousands of these in a row: look it up once.
                     if topic is None or topic.id is not record.topic_id:
                         topic = self._image.topics_by_id.get(record.topic_id)
                     if topic is not None and self._node_id in record.replicas:
@@ -192,7 +189,7 @@ class ReplicaManager:
         return self.followed() if len(self._steps) > queued else done(None)
 
     def followed(self) -> Later[None]:
-        """Ends when the logs have followed everything that was committed so far."""
+        """Ends when the logs reflect everything committed so far."""
         later: Later[None] = Later()
         self._steps.append(lambda: later.finish(None))
         if not self._has_turn:
@@ -200,12 +197,12 @@ class ReplicaManager:
         return later
 
     def is_to_open(self, topic_id: UUID, index: int | None = None) -> bool:
-        """Whether the partition, or any of the topic's, has yet to be made for the first time."""
+        """Whether the partition, or any partition of the topic, is still waiting to be opened for the first time."""
         indexes = self._to_open.get(topic_id, ())
         return bool(indexes) if index is None else index in indexes
 
     def absence(self, topic: str | UUID, index: int) -> ErrorCode:
-        """Why a partition is not open here: it does not exist, is yet to be created, or is offline until repaired."""
+        """Why a partition is not open here: it does not exist, is not created yet, or is offline."""
         if isinstance(topic, str):
             image_topic, unknown = self._image.topics.get(topic), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
@@ -220,13 +217,13 @@ class ReplicaManager:
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     def stop(self) -> None:
-        """Make nothing more: the next start does. What is deleted goes now, or that start would keep its files."""
+        """Create nothing more: the next start will. Deletions run now, or that start would keep the files."""
         self._is_stopping = True
         if self._steps:
             self._take_turn()
 
     def _take_turn(self) -> None:
-        # Set meanwhile, too: whoever hears of an end may bring more of them.
+        # Set while running, too: a step may complete a `Later` whose callback adds steps.
         self._has_turn = True
         left, upper_ms = AT_ONCE, self._clock.monotonic_ms() + TURN_MS
         while self._steps and (self._is_stopping or (left and self._clock.monotonic_ms() <= upper_ms)):
@@ -254,11 +251,11 @@ class ReplicaManager:
             self._open(topic, index)
 
     def _is_ours(self, topic: Topic, index: int) -> bool:
-        """Whether the metadata gives this node a replica."""
+        """Whether the metadata assigns this node a replica."""
         return self._node_id in topic.partitions[index].replicas
 
     def _has_moved_away(self, name: TopicPartition, log: PartitionLog) -> bool:
-        """Whether it is the replica of a partition that has others now: the metadata has ended its move."""
+        """Whether the topic still exists and a completed reassignment has moved this replica to other nodes."""
         topic = self._image.topics_by_id.get(log.topic_id)
         return (
             topic is not None
@@ -268,7 +265,7 @@ class ReplicaManager:
         )
 
     def _settings_of(self, topic: str) -> tuple[Settings, LogLimits]:
-        """What the topic's partitions are told; worked out once per topic, as there may be many partitions."""
+        """Effective settings of the topic, computed once for all its partitions."""
         known = self._settings_by_topic.get(topic)
         if known is None:
             layers = self._layers()
@@ -277,7 +274,7 @@ class ReplicaManager:
         return known
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic that may be gone from the image already."""
+        """The name of a topic, even if the image has already dropped it."""
         return self._names.get(topic_id)
 
     def _open(self, topic: Topic, index: int, wait_ms: int = REOPEN_MS) -> None:
@@ -297,7 +294,7 @@ class ReplicaManager:
                 self._set_aside(name)
             log = self._store.get(name)
             if log is not None and _is_foreign(log, topic):
-                # Of a topic of this name that was deleted before its turn came.
+                # Left by a deleted topic of this name whose removal has not run yet.
                 self._set_aside(name)
                 log = None
             if log is None:
@@ -309,7 +306,7 @@ class ReplicaManager:
             again_ms = None if name in self._store.damaged else wait_ms
             self._journal("partition cannot be opened", partition=name.folder, error=str(error), again_ms=again_ms)
             if again_ms is not None:
-                # Nothing is damaged, the disk is full or out of reach: that may pass.
+                # Nothing is damaged: the disk is full or unreachable, which may pass.
                 next_ms = min(2 * wait_ms, REOPEN_MS_MAX)
                 self._clock.call_later(wait_ms, lambda: self._reopen(topic.id, index, next_ms))
             return
@@ -320,7 +317,7 @@ class ReplicaManager:
         self.give_role(partition)
 
     def _check_not_missing(self, topic: Topic, name: TopicPartition) -> None:
-        """Refuse to begin at record 0 what others take for a replica in sync: they would be cut back to nothing."""
+        """Refuse to recreate an empty log for a replica counted as in sync: others would truncate to nothing."""
         known = topic.partitions[name.partition]
         if (
             name in self._store.missing
@@ -370,18 +367,18 @@ class ReplicaManager:
             self._discard(partition)
             self._steps.append(partial(self._take_away, partition.name))
         elif not is_ours and (name in self._store.failed or self._store.get(name) is not None):
-            # It could not be opened, or waits for its turn.
+            # The log could not be opened, or is still queued to be.
             self._steps.append(partial(self._take_away, name))
         elif is_ours and not self.is_to_open(topic.id, index) and self._can_be_opened(topic, index):
             self._open_in_turn(topic, index)
 
     def give_role(self, partition: Partition) -> None:
-        """Let the partition lead, follow or wait, as the metadata says now."""
+        """Make the partition lead, follow or wait, as the current metadata says."""
         topic = self._image.topics_by_id.get(partition.topic_id)
         if topic is None or self._partitions.by_id(topic.id, partition.name.partition) is not partition:
             return
         if self._fetchers.is_cutting(partition):
-            # A leader must know where its log ends: this is called again when the cut is over.
+            # A leader must know its log end offset; this is called again when the truncation ends.
             return
         before = partition.follower
         partition.follow(view_of(topic.partitions[partition.name.partition]))
@@ -391,15 +388,15 @@ class ReplicaManager:
             self._fetchers.follow(partition)
 
     def _can_be_opened(self, topic: Topic, index: int) -> bool:
-        """Whether it is worth a try: what could not be opened is tried again by itself, or never."""
+        """Whether to try now: a log that failed to open has its own retry, or none if it is damaged."""
         return TopicPartition(topic.name, index) not in self._store.failed or self._is_to_begin_anew(topic, index)
 
     def _is_to_begin_anew(self, topic: Topic, index: int) -> bool:
-        """Whether a replica is damaged that can be had from its leader."""
+        """Whether the replica is damaged and can be copied from its leader."""
         return TopicPartition(topic.name, index) in self._store.damaged and self._can_be_copied(topic, index)
 
     def _can_be_copied(self, topic: Topic, index: int) -> bool:
-        """Whether another node leads, and nobody counts on the replica here."""
+        """Whether another node leads, and this replica is not in the ISR, the ELR or the last known."""
         known = topic.partitions[index]
         return known.leader not in (NO_LEADER, self._node_id) and self._node_id not in (
             *known.isr,
@@ -408,7 +405,7 @@ class ReplicaManager:
         )
 
     def copy_anew(self, partition: Partition) -> bool:
-        """Give up a replica whose log has failed, and have it from its leader; False if others count on it."""
+        """Discard a replica whose log has failed and copy it from the leader; False if others count on it."""
         topic = self._image.topics_by_id.get(partition.topic_id)
         if topic is None or self._is_stopping or self._fetchers.is_cutting(partition):
             return True
@@ -419,7 +416,7 @@ class ReplicaManager:
         try:
             self._remove_later(self._store.delete(name))
         except OSError as error:
-            # The next start opens what is there.
+            # The next start opens the files left.
             self._journal("a failed replica cannot be removed", partition=name.folder, error=str(error))
             return True
         self._journal("a failed replica is copied anew from its leader", partition=name.folder)
@@ -435,7 +432,7 @@ class ReplicaManager:
     def _delete(self, record: RemoveTopicRecord) -> None:
         name = self._names.pop(record.topic_id, None)
         doomed = [failed for failed in self._store.failed if failed.topic == name]
-        # On the disk since an earlier life, and not open yet in this one.
+        # Logs from before this start that have not been opened yet.
         waiting = [TopicPartition(name or "", index) for index in sorted(self._to_open.get(record.topic_id, ()))]
         doomed += [each for each in waiting if self._store.get(each) is not None]
         self._steps.extend(partial(self._take_away, each) for each in doomed)
@@ -448,7 +445,7 @@ class ReplicaManager:
             self._retire_some()
 
     def _retire_some(self) -> None:
-        """Tell whoever watches deleted partitions, sooner than their folders go and not all at once."""
+        """End requests pending on deleted partitions, before their folders are removed, and in batches."""
         for partition in list(islice(self._to_retire, RETIRED_AT_ONCE)):
             self._retire(partition)
         if self._to_retire:
@@ -468,7 +465,7 @@ class ReplicaManager:
         try:
             self._remove_later(self._store.delete(name))
         except OSError as error:
-            # It belongs to nobody here any more: the next start sets it aside, or tries again.
+            # The replica is no longer ours: the next start sets the files aside, or tries again.
             self._journal("files of a deleted replica cannot be removed", partition=name.folder, error=str(error))
 
     def _configure_all(self, records: Sequence[Record]) -> None:
