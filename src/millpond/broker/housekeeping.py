@@ -1,7 +1,6 @@
-"""What happens by itself: retention, compaction, checkpoints, flushing by age, the end of idle connections.
+"""Background jobs: retention, compaction, checkpoints, flushing by age, closing idle connections.
 
-Deciding is quick and happens on the loop, some partitions in each turn of it; the slow part of each job runs on a
-worker.
+Decisions are quick and run on the event loop, some partitions per turn; the slow part of each job runs on a worker.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from millpond.log.removal import RemovalJob
 from millpond.log.store import LogStore
 
 RELIEF_MS = 5
-"""How long to wait before all logs are synced again because too many files are open."""
+"""Delay before syncing all logs again while too many files are open."""
 
 REMOVE_AGAIN_MS = 60_000
-"""How long to wait before files are removed that could not be."""
+"""Delay before retrying to remove files."""
 
 SWEEP_MS = 1000
-"""How often the cheap things are looked at: idle connections, logs that are to be flushed by age."""
+"""How often the cheap checks run: idle connections, logs to flush by age."""
 
 HIGH_WATERMARKS_MS = 5_000
-"""How often it is written down up to where replicated partitions are committed."""
+"""How often high watermarks of replicated partitions are checkpointed."""
 
 LOOKS_AT_ONCE = 200
-"""How many partitions are looked at in one turn of the loop: there may be ten thousand."""
+"""Partitions checked per turn of the event loop: there may be ten thousand."""
 
 RETIRED_AT_ONCE = 64
-"""How many segments leave a log in one turn of the loop."""
+"""Segments retired from a log per turn of the event loop."""
 
 
 class Housekeeping:
@@ -72,7 +71,7 @@ class Housekeeping:
         self._flusher = flusher
         self._checkpoints = checkpoints
         self._sweeps = sweeps
-        """What else runs once a second."""
+        """Other checks that run once a second."""
         self._note_high_watermarks = note_high_watermarks
         self._journal = journal
         self._timers: dict[str, Timer] = {}
@@ -83,7 +82,7 @@ class Housekeeping:
         self._is_relieving = False
         self._under_way: set[str] = set()
         self._removals: dict[Timer, Callable[[], None]] = {}
-        """Files to be removed some time from now."""
+        """Scheduled file removals."""
 
     def start(self) -> None:
         self._running = True
@@ -93,7 +92,7 @@ class Housekeeping:
         self._every("compaction", self._interval(CLEANER_BACKOFF_MS), self.compact)
 
     def note_high_watermarks(self) -> None:
-        """Where there are others: how far each partition is committed is written down from time to time."""
+        """Start to checkpoint high watermarks; only needed with other nodes."""
         self._every("high watermarks", lambda: HIGH_WATERMARKS_MS, self._note_high_watermarks)
 
     def stop(self) -> None:
@@ -129,19 +128,19 @@ class Housekeeping:
         self._dirty_since_ms = dirty
         for partition, since_ms in dirty.items():
             if now_ms - since_ms >= partition.log.limits.flush_ms:
-                # What comes from now on has its own time.
+                # Later records get their own interval.
                 dirty[partition] = now_ms
                 self.flush(partition.log)
 
     def flush(self, log: PartitionLog) -> None:
-        """Force a log to disk though nobody waits for it; all of them, if the open files are running out."""
+        """Sync a log in the background; all of them, if file descriptors are running out."""
         if self._store.files.is_pressed:
             self._relieve()
         else:
             self._flusher.force(log)
 
     def _relieve(self) -> None:
-        """A file that was written to stays open until it is synced: sync them all, until there are few."""
+        """Sync all logs until few files are open: a written file stays open until it is synced."""
         if self._is_relieving:
             return
         self._is_relieving = True
@@ -154,21 +153,21 @@ class Housekeeping:
         def later(_: object) -> None:
             self._clock.call_later(RELIEF_MS, relieved)
 
-        # At once: until they are synced clients are refused.
+        # All at once: clients are refused until the logs are synced.
         gather([self._force(partition.log) for partition in self._partitions if partition.log.dirty]).then(later)
 
     def _force(self, log: PartitionLog) -> Later[None]:
-        # One that fails is closed, and not in the checkpoint.
+        # A log whose sync fails is closed and left out of the checkpoint.
         return self._flusher.force(log).recover(OSError, lambda _: None)
 
     # Retention.
 
     def retain(self) -> None:
-        """Retire segments past their time or size, and forget producers that have long been silent."""
+        """Retire segments past their retention time or size, and expire idle producers."""
         self._in_turns("retention", self._retain_all())
 
     def _now_ms(self) -> int:
-        """Not the wall clock itself: one that leaps ahead must not delete anything."""
+        """The time for retention. Not the raw wall clock: a jump ahead must not delete records."""
         return self._store.retention_now(self._clock.wall_ms(), self._clock.monotonic_ms())
 
     def _retain_all(self) -> Iterator[None]:
@@ -184,9 +183,9 @@ class Housekeeping:
         count = 0
         try:
             log.expire_producers(self._now_ms())
-            # The clock may leap, and with it all append times, while others have their turn.
+            # Read the clock each time: between turns it may jump, and the append times with it.
             while segments := log.expired_segments(self._now_ms(), partition.committed_offset)[:RETIRED_AT_ONCE]:
-                # The last job has the files of all of them.
+                # Each job includes the files of the ones before.
                 removal = log.retire(segments)
                 count += sum(segment.is_gone for segment in segments)
                 yield
@@ -201,11 +200,11 @@ class Housekeeping:
             self.remove_later(removal)
 
     def _is_here(self, partition: Partition) -> bool:
-        """Whether it has not been deleted meanwhile."""
+        """Whether the partition has not been deleted meanwhile."""
         return self._partitions.by_id(partition.topic_id, partition.name.partition) is partition
 
     def _in_turns(self, name: str, steps: Iterator[None]) -> None:
-        """Do work that yields wherever everybody else may have a turn; not again while it is under way."""
+        """Run a job that yields to the event loop between steps, unless the same job is already running."""
         if name in self._under_way:
             return
         self._under_way.add(name)
@@ -223,9 +222,9 @@ class Housekeeping:
         go_on()
 
     def remove_later(self, job: DelayedJob) -> None:
-        """Remove files that nobody needs, once whoever still reads them has had time to finish.
+        """Remove unused files, after a delay in which running reads can finish.
 
-        At once on a full disk: a reader that has a file open goes on, and one that comes too late asks again.
+        On a full disk, remove them at once: a reader with the file open continues, and a later one retries.
         """
 
         def run() -> None:
@@ -249,11 +248,11 @@ class Housekeeping:
             timer = self._clock.call_later(job.delay_ms, run_when_due)
             self._removals[timer] = run
         else:
-            # Begun at once: a compaction must not use the names of files that one before it has left to be removed.
+            # Begin at once: a compaction must not reuse the names of files that an earlier one left to be removed.
             run()
 
     def make_room(self) -> None:
-        """The disk is full: remove now what would be removed later, and what retention lets go."""
+        """The disk is full: run scheduled removals and retention now."""
         removals, self._removals = self._removals, {}
         for timer, run in removals.items():
             timer.cancel()
@@ -263,7 +262,7 @@ class Housekeeping:
     # Checkpoints.
 
     def checkpoint(self) -> None:
-        """Bound the work of a recovery: force what nobody waited for, then write down how far the disk is sure."""
+        """Bound the work of recovery: sync all dirty logs, then checkpoint their recovery points."""
         self._in_turns("checkpoint", self._force_all())
 
     def _force_all(self) -> Iterator[None]:
@@ -279,10 +278,10 @@ class Housekeeping:
         if self._running:
             self._checkpoints.write().then(lambda _: None, lambda error: self._report("checkpoint", error))
 
-    # Compaction: one log at a time, each in its turn.
+    # Compaction: one log at a time, round robin.
 
     def compact(self) -> None:
-        """Compact one log that needs it, then look again until none does."""
+        """Compact one log that needs it, then repeat until none does."""
         if self._compacting or not self._settings()[CLEANER_ENABLE]:
             return
         self._in_turns("compaction", self._begin_compaction(self._now_ms()))
@@ -305,10 +304,10 @@ class Housekeeping:
 
     def _plan_compaction(self, partition: Partition, now_ms: int) -> CompactionPlan | None:
         if self._store.files.room.is_short:
-            # It would take the room that the reserve gave back for the metadata.
+            # Compaction would use up the space that the disk reserve released for metadata.
             return None
         try:
-            # Only what is safe: a newer value that a power cut can take must not replace an older one that it cannot.
+            # Durable records only: a newer value that a power failure can erase must not replace a durable older one.
             safe_offset = min(partition.committed_offset, partition.log.synced_offset)
             leading = partition.leading
             evidence_upto = safe_offset if leading is None else leading.evidence_upto
@@ -331,7 +330,7 @@ class Housekeeping:
         def failed(error: Exception) -> None:
             self._compacting = False
             end(log.give_up_compaction)
-            # A batch whose records do not decode is its producer's fault: the log is kept as it is.
+            # A batch whose records do not decode is its producer's fault: keep the log uncompacted.
             if not isinstance(error, OSError | RemoteError | Cancelled):
                 raise error
             self._journal("compaction failed", partition=partition.name.folder, error=str(error))

@@ -1,9 +1,9 @@
-"""Where metadata meets the quorum: what is decided is written to the metadata log, committed by a majority of the
-voters, applied, and only then answered. A node that is alone is a majority of one.
+"""The controller: writes decisions to the metadata log and answers once a majority of the voters has committed them
+and they are applied. A node that is alone is a majority of one.
 
-`image` holds what is committed and applied here, on every node, and is what everybody reads. On the active controller
-`_ahead` also holds what is written but not yet committed, and is what the next decision is made on, so that decisions
-need not wait for each other: one commit takes along all that was written before it.
+`image` holds the committed metadata as applied on this node; everything reads it. On the active controller, `_ahead`
+also holds records that are written but not committed. The next decision is based on it, so that decisions need not
+wait for each other: one commit covers everything written before it.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ from millpond.wire.batch import walk
 R = TypeVar("R")
 
 METADATA_LIMITS: Final = LogLimits(cleanup_delete=False, segment_ms=FOREVER, retention_ms=-1)
-"""Nothing of the metadata log expires: it goes when a snapshot has taken its place."""
+"""The metadata log has no retention: snapshots replace it."""
 
 
 class Controller:
-    """This node's part in deciding on the metadata. `load` first; then `submit` decisions where it is active."""
+    """This node's controller. Call `load` first; the active controller then takes decisions through `submit`."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class Controller:
         supported: Supported = SUPPORTED,
     ) -> None:
         self.supported: Final = supported
-        """The levels of features that this program can write and read."""
+        """The feature levels that this version can read and write."""
         self.node_id = NodeId(settings[NODE_ID])
         self.broker_epoch = -1
         self.is_alone = False
-        """Whether this node is its whole cluster; until another one has registered."""
+        """Whether this node is the whole cluster, until another one registers."""
         self._ahead = Image()
         self._world = world
         self._clock = world.clock
@@ -114,16 +114,16 @@ class Controller:
         self.image: Final = self._applier.image
         """The committed metadata as applied here. Always the same object."""
         self.addresses: Final = NodeAddresses(settings, self.image, controllers_of(listeners_of(settings)))
-        """Where those are who decide or vote, as far as this node knows."""
+        """Known addresses of the controllers and voters."""
         self.observers: Final = ControllerObservers(lambda: self.is_active)
         self._pending = PendingReplies()
         self._stopped: Refused | None = None
         self.last_leader_id = NO_LEADER
-        """The other node that led the quorum last, as far as this one knows."""
+        """The last other node known to have led the quorum."""
         self.offline: Later[OSError] = Later()
-        """Ends when the metadata log has failed for good. One of several nodes should end then: the others go on."""
+        """Ends when the metadata log has failed for good. A node with peers should then shut down: they carry on."""
         self.outlived: Later[None] = Later()
-        """Ends when it turns out that the cluster was rescued without this node, which must end then."""
+        """Ends when this node learns that the cluster was rescued without it; it must then shut down."""
         self.outdated: Final = self._applier.outdated
 
     # Facts.
@@ -135,7 +135,7 @@ class Controller:
 
     @property
     def applied_offset(self) -> int:
-        """Everything below is in `image`."""
+        """Everything below this offset is in `image`."""
         return self._applier.offset
 
     @property
@@ -144,85 +144,85 @@ class Controller:
 
     @property
     def directory_id(self) -> UUID:
-        """Of this node's data folder; a wiped or other disk has another one."""
+        """The ID of this node's data folder; a wiped or replaced disk has a different one."""
         return self._folder.directory_id
 
     @property
     def is_copy(self) -> bool:
-        """Whether the data folder is a copy of the one that this node ran in last: it may be old."""
+        """Whether the data folder is a copy, possibly an old one, of the folder this node last ran in."""
         return self._folder.is_copy
 
     @property
     def committed_offset(self) -> int:
-        """Everything below is committed (the high watermark of the metadata)."""
+        """The high watermark of the metadata log."""
         return max(self.host.high_watermark, self.applied_offset)
 
     @property
     def is_stranger(self) -> bool:
-        """Whether the nodes that it was told of are another cluster's."""
+        """Whether the configured nodes belong to another cluster."""
         told, known = self._settings[CLUSTER_ID], self.image.cluster_id
         return (bool(told and known) and told != known) or (self._host is not None and self._host.is_stranger)
 
     @property
     def cluster_name(self) -> str:
-        """How this node names the cluster to other nodes; empty while it knows none."""
+        """The cluster ID that this node sends to other nodes; empty while unknown."""
         return self._folder.name_of_cluster(self.image)
 
     @property
     def is_misled(self) -> bool:
-        """Whether most of the other nodes were told of other nodes than this one."""
+        """Whether most of the other nodes were configured with a different list of nodes than this one."""
         return self._host is not None and self._host.is_misled
 
     @property
     def next_offset(self) -> int:
-        """The offset that the first record of a decision gets which is made now."""
+        """The offset of the next decision's first record."""
         return self.host.log.end_offset
 
     @property
     def is_active(self) -> bool:
-        """Whether this node decides: it leads the quorum, and knows all that was decided before."""
+        """Whether this node is the active controller: it leads the quorum and has applied all earlier decisions."""
         return self._active_epoch is not None
 
     @property
     def leader_id(self) -> int:
-        """Who leads the quorum, as far as this node knows; -1 if it does not."""
+        """The leader of the quorum; -1 if this node knows of none."""
         return NO_LEADER if self._host is None else self._host.leader_id
 
     @property
     def led_ago_ms(self) -> int | None:
-        """How long ago most nodes followed this one as the active controller for certain; None where it is not it."""
+        """How long ago a majority certainly followed this active controller; None if this node is not active."""
         return self.host.led_ago_ms() if self.is_active else None
 
     @property
     def elected_ms(self) -> int:
-        """When this node, which leads the quorum, was elected."""
+        """When this node was elected leader of the quorum."""
         return self.host.elected_ms
 
     def confirm_leadership(self, since_ms: int) -> Later[None]:
-        """Ends once most voters are known to have followed this node at `since_ms`, by the lease clock, or later.
+        """Ends once a majority of voters is known to have followed this node at `since_ms` (lease clock) or later.
 
-        Refused with NOT_CONTROLLER if it ceases to lead before that.
+        Refused with NOT_CONTROLLER if this node loses leadership before that.
         """
         return self.host.confirm_leadership(since_ms)
 
     @property
     def leader_heard_ago_ms(self) -> int | None:
-        """How long ago the node that led the quorum before this one was heard; None for never."""
+        """How long ago this node last had contact with the previous quorum leader; None for never."""
         return self.host.leader_heard_ago_ms
 
     def knows_since(self, moment_ms: int) -> bool:
-        """Whether the image has all that was decided before `moment_ms`, by the lease clock."""
+        """Whether the image has everything committed before `moment_ms` (lease clock)."""
         told = self.host.told
         return told is not None and told[0] >= moment_ms and self.applied_offset >= told[1]
 
     @property
     def others_may_lead(self) -> bool:
-        """Whether enough of the other nodes take connections, or may, to elect one of themselves."""
+        """Whether enough other nodes accept connections, or may, to elect one of themselves."""
         return self.host.others_may_lead
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
-        """Of the quorum."""
+        """The epoch of the quorum."""
         return LeaderEpoch(0 if self._host is None else self._host.epoch)
 
     def is_idle(self) -> bool:
@@ -231,11 +231,12 @@ class Controller:
     # Starting.
 
     def load(self, end_points: tuple[BrokerEndpoint, ...], *, after_crash: bool = False) -> None:
-        """Take part in the quorum. Waits for the disk.
+        """Join the quorum. Blocks on disk I/O.
 
-        A node that is alone is its leader on return, and has added what this start changes: on the first one the
-        cluster itself. `after_crash` begins a new leader epoch everywhere, because written records may be gone. With
-        others the rest comes as they answer. A node that joins a running cluster knows nothing of it but whom to ask.
+        A node that is alone leads on return and has written what this start changes; its first start founds the
+        cluster. `after_crash` begins a new leader epoch for every partition, because written records may be lost.
+        With other nodes, the rest follows as they respond. A node that joins a running cluster knows only whom to
+        contact.
         """
         if METADATA_PARTITION in self._store.failed:
             raise CannotStart(f"the metadata log cannot be read: {self._store.failed[METADATA_PARTITION]}")
@@ -259,13 +260,13 @@ class Controller:
         )
         self._applier.load_snapshot(self._host.log)
         if self._host.voters == (self._host.me,) and len(cluster_nodes(self._settings)) < 2:
-            # A quorum of one has committed whatever is in its log.
+            # In a quorum of one, everything in the log is committed.
             self._applier.apply(self._host, upper=self._host.log.end_offset)
             self._check_alone()
             self.is_alone = not self._others()
         self._folder.identify(self.image, self.log.folder, is_alone=self.is_alone)
         if not self.is_alone:
-            # What an earlier life wrote and never synced must not count before it is.
+            # Records that the previous run left unsynced must not count before they are synced.
             self._sync_inline(log)
         self._host.start()
         if self._host.failed is not None:
@@ -273,7 +274,7 @@ class Controller:
         if self.is_alone:
             self._join(end_points, after_crash=after_crash)
         elif self.is_active:
-            # The only voter among several nodes has elected itself just now.
+            # The only voter among several nodes has just elected itself.
             self._host.release()
             if self._host.failed is not None:
                 raise self._host.failed
@@ -288,7 +289,7 @@ class Controller:
         return self._workers.run(self._store.checkpoint)
 
     def _check_alone(self) -> None:
-        """One of several nodes decides nothing by itself: back among the others it would overrule them."""
+        """A node of a larger cluster must not start alone: its own decisions would later overrule the others'."""
         others = self._others()
         if others and self.node_id in self.image.brokers and not self.host.goes_by_log:
             names = ", ".join(map(str, others))
@@ -308,7 +309,7 @@ class Controller:
         self._world.disk.sync_folder(log.folder)
 
     def _join(self, end_points: tuple[BrokerEndpoint, ...], *, after_crash: bool) -> None:
-        """A node that is alone registers with itself."""
+        """Register this node, which is alone, with itself."""
         known = self.image.brokers.get(self.node_id)
         wanted = Registration(
             self.node_id,
@@ -332,11 +333,11 @@ class Controller:
     # Deciding.
 
     def submit(self, decide: Callable[[Image], Decision[R]]) -> Later[R]:
-        """Decide now, on everything decided before; the reply comes once it is committed, Refused if it cannot be.
+        """Decide now, based on all earlier decisions; the reply comes once the decision is committed, else Refused.
 
-        It also waits until the observers have followed. But for that, replies come in the order of the calls, and a
-        decision without records is a reply, too, that waits for what it was made on: it must not tell of a topic that
-        could still be taken back. NOT_CONTROLLER for one that was made: nobody knows yet whether it holds.
+        The reply also waits until the observers have applied the records. Apart from that, replies come in call
+        order. A decision without records waits for the records it was based on: it must not reveal a topic whose
+        creation could still be lost. NOT_CONTROLLER after the decision was written leaves its outcome unknown.
         """
         if self._stopped is not None:
             return failed(self._stopped)
@@ -347,11 +348,11 @@ class Controller:
         if not decision.records:
             return self._pending.add(start_offset, decision.reply) if self._pending else done(decision.reply)
         try:
-            # By the level of the log up to here: whoever reads the batch has read that level before.
+            # Check against the level in the log so far: a reader of this batch has applied that level before.
             check_level(decision.records, metadata_version(self._ahead))
             self.host.write(self._encode(decision.records))
         except Refused as refused:
-            # Nothing was written, so nothing is lost but this one: the disk may have room again for the next.
+            # Nothing was written, so only this decision fails: the next one may find free disk space.
             if self.log.failed is not None:
                 self._stop(self.log.failed)
             elif refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
@@ -364,27 +365,27 @@ class Controller:
         return later
 
     def written_ms(self, offset: int) -> int | None:
-        """When the record at this offset was written, by the clock of whoever led then; None if it cannot be read."""
+        """When the record at this offset was written, by the clock of the leader then; None if it cannot be read."""
         try:
             data = self.log.read_batches(offset, 1)
         except Refused:
             return None
         return next((header.max_timestamp for _, header in walk(data) if header.next_offset > offset), None)
 
-    # Who votes.
+    # Voters.
 
     @property
     def kraft_version(self) -> int:
-        """0: the voters are those of a list that every node was told; 1: the log names them, and they can change."""
+        """0: the voters come from a static list in every node's settings; 1: they are in the log and can change."""
         return int(self.host.goes_by_log)
 
     def raise_kraft_version(self) -> Later[Verdict]:
-        """Let the log name the voters from now on: the same ones as before."""
+        """Move the current voters into the log."""
         if not self.is_active:
             return failed(Refused(ErrorCode.NOT_CONTROLLER, "this node is not the active controller"))
         if self.host.goes_by_log:
             return done(OK)
-        # Whoever is on its way in counts, too.
+        # Registrations that are not committed yet count, too.
         if (why := not_supported_by_all(self._ahead, KRAFT_VERSION, 1)) is not None:
             return done(Verdict(ErrorCode.INVALID_UPDATE_VERSION, why))
         try:
@@ -393,12 +394,13 @@ class Controller:
             return done(Verdict.of(refused))
 
     def note_full(self, broker_ids: frozenset[int]) -> None:
-        """The disks of these brokers are full. The active controller decides by it, and leaders choose their ISR."""
+        """Note the brokers with full disks. The active controller's decisions and the leaders' ISRs depend on it."""
         self.image.full_brokers = self._ahead.full_brokers = broker_ids
         self.observers.disk_space()
 
     def voters(self) -> tuple[Voter, ...]:
-        """As the log names them, or would. Refused where one of the list has never registered."""
+        """The voters in the log, or those it would get. Refused if a voter on the static list has never
+        registered."""
         if self.host.log.voters is not None:
             return self.host.log.voters
         found = [(each.node_id, voter_of(self.image, each.node_id)) for each in self.host.voters]
@@ -409,16 +411,16 @@ class Controller:
         return voters
 
     def name_voters_for(self, wanted: Registration, own_host: str) -> Later[None]:
-        """A node wants to register. Where it is the first beside this one, the log names the voters before that: a
-        later start that finds others there must know who decides. `own_host` is where it has reached us.
+        """Write the voters to the log before the first other node registers.
 
-        Refused where that cannot be done now.
+        A later start that finds other nodes there must know the voters. `own_host` is the address by which the new
+        node reached this one. Refused if the voters cannot be written now.
         """
         if not self.is_alone or not self.is_active or wanted.broker_id == self.node_id:
             return done(None)
         lacks = unsupported({**self._ahead.features, KRAFT_VERSION: 1}, supported_by(wanted.features))
         if lacks is not None:
-            # First of all: that the log names the voters is for good, and the version from before cannot read it.
+            # Check first: voters in the log cannot be undone, and an older version cannot read them.
             return failed(
                 Refused(ErrorCode.UNSUPPORTED_VERSION, f"node {wanted.broker_id} cannot join: it would be at {lacks}")
             )
@@ -426,7 +428,11 @@ class Controller:
         return found.chain(lambda _: self.raise_kraft_version()).map(_must_be_ok)
 
     def _reveal(self, own_host: str) -> Later[None]:
-        """A node that listens everywhere has told every client the address that it came in by; now one counts."""
+        """Replace wildcard endpoints with `own_host`.
+
+        Alone, a node that listens on all addresses advertises to each client the address the client connected to;
+        with other nodes it needs a fixed one.
+        """
         me = self.image.brokers[self.node_id]
         if all(each.host not in WILDCARDS for each in me.end_points):
             return done(None)
@@ -435,7 +441,7 @@ class Controller:
         return self.submit(lambda _: Decision((record,), None))
 
     def change_voters(self, voters: Sequence[Voter]) -> Later[Verdict]:
-        """Let these vote from now on; ends when that is committed. Refused as by `submit`."""
+        """Replace the voters; ends when the change is committed. Refused as by `submit`."""
         if self._stopped is not None:
             return failed(self._stopped)
         if not self.is_active:
@@ -453,17 +459,17 @@ class Controller:
 
     @property
     def is_known_to_all(self) -> bool:
-        """Whether the nodes that follow this one have heard of all that is committed."""
+        """Whether the nodes that follow this one have everything committed."""
         return self.host.is_known_to_all
 
     def resign(self) -> None:
-        """Let another one lead, if there is one; this node is about to stop."""
+        """Give up leadership, if another node can lead: this node is about to stop."""
         self.host.stop()
 
     def _give_way(self) -> None:
-        """This disk has no room even for the metadata: a controller that can decide nothing must not stay.
+        """Hand over leadership because the disk has no space even for metadata: this controller can decide nothing.
 
-        Not where the others could elect nobody without its vote, which it cannot write down either.
+        Stay if the others could not elect a leader without this node's vote, which it cannot write either.
         """
         if not self.is_active:
             return
@@ -482,14 +488,14 @@ class Controller:
             self.host.hand_over()
 
     def close(self) -> None:
-        """Decide nothing more. What is under way is still answered if it is committed before the log is closed."""
+        """Take no more decisions. Pending ones are still answered if they are committed before the log is closed."""
         if self._stopped is None:
             self._stopped = Refused(ErrorCode.NOT_CONTROLLER, "the broker is stopping")
         if self._host is not None:
             self._host.close()
 
     def _encode(self, records: tuple[Record, ...]) -> bytes:
-        """One batch, so that the records of one decision are there all or not at all."""
+        """Encode a decision as one batch, so that its records are atomic."""
         now_ms = self._clock.wall_ms()
         encoded = encode_records(records, metadata_version(self._ahead))
         return wire_records.encode_batch(
@@ -500,7 +506,7 @@ class Controller:
     # Following the quorum.
 
     def _on_quorum(self) -> None:
-        """Something has happened there: see what is committed now, and who leads."""
+        """The quorum's state has changed: apply what is committed and follow the leadership."""
         host = self.host
         if host.is_outlived:
             self.outlived.finish(None)
@@ -519,16 +525,16 @@ class Controller:
         self._active_epoch = self.host.epoch
         self._ahead = self.image.copy()
         if self._workers.is_inline and self.is_alone:
-            # One sync for all that a start adds.
+            # One sync for everything this start writes.
             self.host.hold()
         if self._stopped is None:
             cluster_id = self._settings[CLUSTER_ID] or random_cluster_id(self._entropy)
-            # Whatever becomes of it: who leads next finds the cluster without a name, and gives it one.
+            # Ignore failures: the next leader will find the cluster without an ID and assign one.
             self.submit(lambda image: decide_found(image, cluster_id, self.supported)).then(_ignore, _ignore)
         self.observers.role(True)
 
     def _deactivate(self) -> None:
-        """Another may decide now. What waits for a commit may get it or not: nobody here will know in time."""
+        """Another node may be active now. Whether pending decisions get committed will not be known here in time."""
         self._active_epoch = None
         self._ahead = Image()
         self._batches.forget_own()
@@ -537,7 +543,7 @@ class Controller:
         end_all(pending, Refused(ErrorCode.NOT_CONTROLLER, "this node is no longer the active controller"))
 
     def _stop(self, error: OSError) -> None:
-        """The log is closed for good: nobody knows what of it would survive, so nothing may be answered."""
+        """The log has failed for good: how much of it is durable is unknown, so fail all pending decisions."""
         self._stopped = Refused(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log is offline: {error}")
         pending = self._pending.take_all()
         self._batches.forget_own()
@@ -570,9 +576,9 @@ def _must_be_ok(verdict: Verdict) -> None:
 
 
 def _ignore(_: object) -> None:
-    """Nobody waits for it."""
+    """For results that no caller needs."""
 
 
 def random_cluster_id(entropy: Entropy) -> str:
-    """22 characters that no other cluster has."""
+    """A unique ID of 22 characters."""
     return urlsafe_b64encode(entropy.uuid().bytes).decode().rstrip("=")

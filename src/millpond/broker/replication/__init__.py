@@ -1,1 +1,1 @@
-"""Partitions with their roles: leaders, followers, and who is in sync."""
+"""Replication: partitions and their roles, fetchers, and the ISR."""

@@ -1,9 +1,9 @@
-"""Replicas whose logs have failed, by a sync or by a damaged batch, are had from their leaders again.
+"""Copies replicas whose logs have failed, through a sync error or a damaged batch, from their leaders again.
 
-Such a replica may lack what others count on. A leader gives its leadership away (`isr`), a follower asks for nothing
-and falls behind; once nobody counts on the replica any more it is copied anew. Where it is counted on for too long
-(its partition is idle, or calls it eligible to lead) the node says that it has lost records, and comes back as one
-that has to catch up.
+Such a replica may lack records that others count on. A leader gives its leadership away (`isr`); a follower stops
+fetching and falls behind. Once the metadata no longer counts on the replica (ISR, ELR, last known), it is copied
+again. If that takes too long (the partition is idle, or the replica is in the ELR), the node reports that it has lost
+records and rejoins as a broker that has to catch up.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from millpond.wire.batch import HEADER_BYTES, CorruptBatch, check_batch, read_he
 
 LOOK_MS: Final = 500
 CONFESS_MS: Final = 20_000
-"""So long a failed replica may be counted on; a leader takes ten seconds to leave out a follower."""
+"""How long a failed replica may be counted on; a leader takes ten seconds to drop a follower from the ISR."""
 LOOKS_AT_ONCE: Final = 500
 CHECK_BYTES: Final = 1 << 20
 
 
 class Life(Protocol):
-    """This node as one of the cluster."""
+    """This node's registration in the cluster."""
 
     @property
     def is_unfenced(self) -> bool: ...
@@ -61,7 +61,7 @@ class FailedReplicas:
         self._timer: Timer | None = None
         self._to_look_at: list[Partition] = []
         self._failed_ms: dict[Partition, int] = {}
-        """Since when a replica has failed and been counted on."""
+        """Since when each failed replica has been counted on."""
         self._doubted: set[Partition] = set()
 
     def start(self) -> None:
@@ -100,21 +100,20 @@ class FailedReplicas:
         return self._partitions.by_id(partition.topic_id, partition.name.partition) is partition
 
     def _can_be_had(self, partition: Partition) -> bool:
-        """Whether another node has what it should have."""
+        """Whether another node has the records."""
         view = partition.view
         return view is not None and any(other != self._node_id for other in view.isr)
 
     def doubt(self, partition: Partition, offset: int) -> None:
-        """A follower asks again and again for what it was sent."""
+        """A follower keeps fetching the same offset: check whether our records there are damaged."""
         if partition not in self._doubted:
             self._doubted.add(partition)
             self.check(partition, offset).then(lambda _: self._doubted.discard(partition))
 
     def check(self, partition: Partition, offset: int) -> Later[int]:
-        """See whether our own bytes from `offset` on are what was written: a piece of them, on a worker.
+        """Verify a piece of our own log from `offset` on, on a worker; returns the offset up to which it is sound.
 
-        The answer is the offset up to which they are. A replica that is found damaged fails where another node has
-        what it should have: then it is had from there.
+        If it is damaged and another node has the records, the replica fails and is copied from there.
         """
         if partition.log.failed is not None:
             return done(offset)
@@ -144,19 +143,20 @@ class FailedReplicas:
 
 
 class Checked(NamedTuple):
-    """What a piece of a log is like, and up to which offset it is sound."""
+    """The damage found in a piece of a log, and the offset up to which it is sound."""
 
     damage: Damaged | None
     upper_offset: int
 
 
 def _checked(data: bytes, end_offset: int) -> Checked:
-    """Offsets and leader epochs are not part of the checksum: that they only grow must do."""
+    """Check the batches. The checksum does not cover offsets and leader epochs: only check that they never
+    decrease."""
     position, upper_offset, epoch = 0, -1, -1
     while position < len(data):
         left = len(data) - position
         if position and (left < HEADER_BYTES or read_header(data, position).size > left):
-            # The last one of what was read is cut.
+            # The last batch was not read whole.
             break
         try:
             check_batch(data, position, len(data), compacted=True)

@@ -1,7 +1,7 @@
-"""Up to where partitions of several replicas were committed, written down every few seconds and at a clean stop.
+"""High watermarks of replicated partitions, checkpointed every few seconds and at a clean shutdown.
 
-A leader that has just started knows nothing else of it until its followers have fetched. What is written may lag, and
-is never too high: what is committed stays so.
+A leader that has just started has no other source until its followers fetch. The checkpoint may lag but is never too
+high: committed records stay committed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from millpond.broker.replication.partitions import Partition, Partitions
 from millpond.log.checkpoints import DamagedCheckpoint, encode_offsets, read_offsets
 
 FILE = "high-watermark-checkpoint"
-"""Not Kafka's own, which goes by names: a topic that has another one's name must not inherit its offsets."""
+"""Not Kafka's file of that purpose, which is keyed by topic name: a recreated topic must not inherit old offsets."""
 
 LOOKS_AT_ONCE: Final = 500
-"""How many partitions are looked at in one turn of the loop."""
+"""Partitions read per turn of the event loop."""
 
 Mark: TypeAlias = tuple[UUID, int, int]
-"""Topic id and index of a partition, and its offset."""
+"""Topic ID, partition index and high watermark."""
 
 
 class HighWatermarks:
@@ -38,7 +38,7 @@ class HighWatermarks:
         journal: Journal,
         also: Callable[[], list[Mark]] = list,
     ) -> None:
-        """`also` are offsets that are written down with those of the partitions: nobody here asks for them."""
+        """`also` returns further offsets to checkpoint, which nothing reads back here."""
         self._clock = clock
         self._disk = disk
         self._path = f"{folder}/{FILE}"
@@ -48,9 +48,9 @@ class HighWatermarks:
         self._also = also
         self._written: dict[TopicPartition, int] = {}
         self._noted: list[Mark] = []
-        """What was written last, as it was looked up."""
+        """What was written last."""
         self._unopened: dict[TopicPartition, int] = {}
-        """What an earlier life has written of partitions that are not open in this one yet: it stays in the file."""
+        """Offsets from the previous run for partitions not opened yet; they stay in the file."""
         self._is_loaded = False
         self._is_away = False
 
@@ -58,13 +58,13 @@ class HighWatermarks:
         try:
             self._written = read_offsets(self._disk, self._path)
         except DamagedCheckpoint as damage:
-            # They are found out anew from the followers.
+            # The high watermarks are determined again from the followers' fetches.
             self._journal("recovery", note=f"{self._path}: {damage}")
         self._unopened = dict(self._written)
         self._is_loaded = True
 
     def of(self, topic_id: UUID, index: int) -> int:
-        """As it was written down; 0 if it never was. For a partition that is opened now."""
+        """The checkpointed offset of a partition that is being opened; 0 if there is none."""
         if not self._written:
             return 0
         name = TopicPartition(str(topic_id), index)
@@ -72,19 +72,19 @@ class HighWatermarks:
         return self._written.get(name, 0)
 
     def forget_but(self, ours: Iterable[tuple[UUID, int]]) -> None:
-        """It is known by now which partitions are this node's."""
+        """Drop offsets of partitions that are not this node's."""
         if self._unopened:
             names = {TopicPartition(str(topic_id), index) for topic_id, index in ours}
             self._unopened = {name: offset for name, offset in self._unopened.items() if name in names}
 
     def write(self) -> None:
-        """Write down what has changed, on a worker: for thousands of partitions the text alone takes a while."""
+        """Write the checkpoint on a worker: for thousands of partitions, formatting alone takes a while."""
         if not self._is_away:
             self._is_away = True
             self._look_up(iter(self._partitions), [])
 
     def _look_up(self, left: Iterator[Partition], current: list[Mark]) -> None:
-        """Some in each turn of the loop: none of them is too high by the time that all are there."""
+        """Read some per turn of the event loop; high watermarks only grow, so none is too high when written."""
         some = list(islice(left, LOOKS_AT_ONCE))
         current += _marks_of(some)
         if len(some) == LOOKS_AT_ONCE:
@@ -97,7 +97,7 @@ class HighWatermarks:
             self._write(current)
 
     def _also_noted(self) -> list[Mark]:
-        """A start knows less at first than the life before it did."""
+        """After a start the known offset may at first be lower than the one checkpointed in the previous run."""
         return [
             (topic_id, index, max(offset, self._unopened.get(TopicPartition(str(topic_id), index), 0)))
             for topic_id, index, offset in self._also()
@@ -124,9 +124,9 @@ class HighWatermarks:
         self._workers.run(write).then(end, fail)
 
     def close(self) -> None:
-        """The same at once. Waits for the disk."""
+        """Write the checkpoint now. Blocks on disk I/O."""
         if not self._is_loaded:
-            # This process has never had the folder: another one may have it.
+            # This process never locked the folder: another one may own it.
             return
         offsets = self._unopened | _by_name(_marks_of(self._partitions) + self._also_noted())
         if offsets == self._written:

@@ -1,11 +1,11 @@
-"""Who is in sync: asks the controller for the in-sync replicas that the leaders of this node want.
+"""ISR maintenance: requests from the controller the ISR changes that this node's leaders want.
 
-A replica that has caught up joins at once. Whether one has fallen behind is looked at every half of
-`replica.lag.time.max.ms`. What is asked for in one turn of the loop goes as one AlterPartition; there is one
-under way, and of each partition one request; it is made again until the metadata or the controller settles it.
+A replica that has caught up joins at once. Lagging replicas are looked for every half of `replica.lag.time.max.ms`.
+Changes wanted in one turn of the event loop share one AlterPartition request. One request is in flight at a time,
+with one change per partition; it is repeated until the metadata or the controller settles it.
 
-A leader that cannot write, because its disk is full or has failed, asks for an ISR without itself: so it gives the
-leadership away.
+A leader that cannot write, because its disk is full or has failed, gives the leadership away by requesting an ISR
+without itself.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ VERSION: Final = 3
 RECOVERED: Final = 0
 
 ASK_MS: Final = 5_000
-"""How long the controller is looked for."""
+"""Timeout of a request to the controller."""
 
 AGAIN_MS: Final = 500
-"""How long to wait for the metadata before the same is asked again."""
+"""How long to wait for the metadata before the request is repeated."""
 
 LATE_MS: Final = 50
-"""A look that comes later than this met a loop that stood still: requests may lie unread that say who keeps up."""
+"""A check that runs later than this means the event loop stalled: unread fetches may show that followers keep up."""
 
 SECOND_LOOK_MS: Final = 250
 LOOKS_AT_ONCE: Final = 200
-"""How many partitions are looked at in one turn of the loop."""
+"""Partitions checked per turn of the event loop."""
 
 ASKED_AT_ONCE: Final = 500
-"""How many partitions one message is about."""
+"""Partitions per AlterPartition request."""
 
 AskController = Callable[["Message", int, int], Later[Any]]
 
@@ -58,12 +58,12 @@ class _Asked(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has settled it yet."""
+        """Whether neither the metadata nor the controller has settled it yet."""
         return self.partition.leading is self.leading and self.leading.pending is self.request
 
     @property
     def is_current(self) -> bool:
-        """Whether the metadata has not changed since."""
+        """Whether the partition's metadata has not changed since."""
         epoch = self.leading.view.partition_epoch
         return self.partition.leading is self.leading and epoch == self.request.partition_epoch
 
@@ -97,7 +97,7 @@ class IsrKeeper:
         self._is_asking = False
         self._timer: Timer | None = None
         self._due_ms = 0
-        """When the next look at all should be: long past, this process has stood still."""
+        """When the next full check is due; if that is long past, the event loop stalled."""
         self._has_second_look = False
         self._is_running = False
 
@@ -110,7 +110,7 @@ class IsrKeeper:
         if self._timer is not None:
             self._timer.cancel()
 
-    # Looking.
+    # Checking.
 
     def look_soon(self, topic_id: UUID, index: int) -> None:
         """A replica of the partition may have caught up."""
@@ -119,13 +119,13 @@ class IsrKeeper:
         self._to_look[topic_id, index] = None
 
     def look_again(self) -> None:
-        """Brokers have changed: some may be welcome now that were not."""
+        """Brokers have changed: some may now be allowed into an ISR."""
         if self._is_running:
             self._go_on(self._led())
 
     def _look_at_named(self) -> None:
         if self._is_late():
-            # Whoever keeps up may have said so in what is not read yet.
+            # Unread fetches may show that followers keep up.
             self._clock.call_later(SECOND_LOOK_MS, self._look_at_named)
             return
         some = list(islice(self._to_look, LOOKS_AT_ONCE))
@@ -144,7 +144,7 @@ class IsrKeeper:
         self._timer = self._clock.call_later(wait_ms, self._look)
 
     def _is_late(self) -> bool:
-        """Whether the process stood still a moment ago."""
+        """Whether the event loop stalled a moment ago."""
         return self._has_second_look or self._clock.monotonic_ms() - self._due_ms > LATE_MS
 
     def _look(self) -> None:
@@ -182,10 +182,10 @@ class IsrKeeper:
             self._tell("in-sync replicas change", wanted)
             self._ask(wanted)
 
-    # Giving away.
+    # Giving leadership away.
 
     def give_away(self, topic_id: UUID, index: int) -> None:
-        """This node leads a partition that it cannot write: whoever else is in sync should lead it."""
+        """This node leads a partition it cannot write: give the leadership to another member of the ISR."""
         if not self._to_give:
             self._clock.call_soon(self._give)
         self._to_give[topic_id, index] = None
@@ -196,7 +196,7 @@ class IsrKeeper:
             partition = self._partitions.by_id(*key)
             leading = None if partition is None else partition.leading
             if partition is None or leading is None or not leading.is_ailing or not self._is_running:
-                # Done, or the disk writes again.
+                # Done, or the disk is writable again.
                 del self._to_give[key]
                 continue
             request = leading.resignation()
@@ -208,10 +208,10 @@ class IsrKeeper:
         if self._to_give:
             self._clock.call_later(AGAIN_MS, self._give)
 
-    # Asking.
+    # Requests to the controller.
 
     def _tell(self, event: str, wanted: Sequence[_Asked]) -> None:
-        """One line for all of them: there may be thousands."""
+        """Log one line for all changes: there may be thousands."""
         partition, leading, request = wanted[0]
         self._journal(
             event,
@@ -226,7 +226,7 @@ class IsrKeeper:
         self._send()
 
     def _send(self) -> None:
-        """One message at a time, and not with everything: the controller has more to do."""
+        """Send one bounded request at a time, so as not to occupy the controller."""
         if self._is_asking or not self._is_running:
             return
         wanted: list[_Asked] = []
@@ -283,7 +283,7 @@ class IsrKeeper:
                 each.leading.on_isr_ignored(each.request)
         self._to_ask.extend(instead)
         if any(each.is_open for each in wanted):
-            # Agreed, and the metadata is on its way; or nobody knows whether it was carried out.
+            # Granted, but the metadata has not arrived yet; or the outcome is unknown.
             self._clock.call_later(AGAIN_MS, lambda: self._ask([each for each in wanted if each.is_open]))
         self._send()
 

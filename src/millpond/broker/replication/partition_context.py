@@ -1,4 +1,4 @@
-"""What the partitions of a node share: who this node is, its clock, its disk, and what it knows of its peers."""
+"""What the partitions of a node share: the node's identity, its clock, its disk and the state of its peers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class PartitionContext:
     clock: Clock
     flusher: Flusher
     flush: Callable[[PartitionLog], None]
-    """Force a log to disk though nobody waits for it."""
+    """Sync a log in the background."""
     can_join: CanJoin
     broker_epoch_of: Callable[[int], int]
-    """As the metadata knows it; -1 for a node that it does not know."""
+    """The broker epoch in the metadata; -1 for an unknown node."""
     has_room: Callable[[int], bool]
-    """Whether a node can write what it fetches, as far as the controller knows."""
+    """Whether a node has free disk space, according to the controller."""
     lag_ms_max: Callable[[], int]
-    """How long a follower may be behind before it leaves the ISR."""
+    """How long a follower may lag before it leaves the ISR."""
     on_isr_change: Callable[[UUID, int], None]
-    """Topic id and index of a partition that this node leads: there may be another ISR to ask for."""
+    """Called with the topic ID and index of a partition led here whose ISR may need to change."""
     sessions_missed: Callable[[], int]
-    """For the time of how many sessions this node has not been heard, if others may lead in its place by now."""
+    """For how many session timeouts heartbeats have failed, if other nodes may lead in its place by now."""
     has_lease: Callable[[], bool]
-    """Whether it is certain that nobody else leads what this node leads."""
+    """Whether it is certain that no other node leads this node's partitions."""
     is_followed_by: Callable[[int], bool]
-    """Whether a node has fetched from this one in the last moments."""
+    """Whether a node has fetched from this one recently."""
     give_away: Callable[[UUID, int], None]
-    """The same of a partition that this node cannot write any more: another one should lead it."""
+    """Called with the topic ID and index of a partition that this node can no longer write: another should lead."""

@@ -373,22 +373,22 @@ class Partition:
         except Refused as refused:
             raise self._refusal(refused, records) from None
         if appended.duplicate and attributes & batch.TRANSACTIONAL:
-            # The transaction that is open here may have ended at the next leader: what looks like its batch is
-            # another one then, and stands nowhere.
+            # The transaction open here may have ended at a newer leader. Then this is not a duplicate but a batch of
+            # the next transaction, and it is in no log.
             self.check_certain()
         self.refusals.on_written(records)
         if not appended.duplicate:
             self.written_records += appended.last_offset - appended.first_offset + 1
             self._on_grown(len(records))
-            # Files that wait for a sync stay open: with too many of them nothing else could be opened.
+            # Unsynced files stay open: too many of them would exhaust the file descriptors.
             if self.log.files.is_pressed or self.log.end_offset - self.log.synced_offset >= self.flush_messages:
                 self._context.flush(self.log)
         return appended
 
     def append_short(self, short: ShortProduce) -> int | None:
-        """The same as `append` for a small batch, where nothing is out of the ordinary; its offset.
+        """The fast path of `append` for a small batch; returns its offset.
 
-        None leaves everything as it was, and leaves it to `append`.
+        None changes nothing: call `append` instead.
         """
         leading = self.leading
         if not self.is_leader or self.is_internal:
@@ -414,7 +414,7 @@ class Partition:
         return offset
 
     def _refusal(self, refused: Refused, records: memoryview) -> Refused:
-        """What a producer is told whose batch the log did not take."""
+        """The error for a producer whose batch the log refused."""
         self._on_unwritten(refused)
         if isinstance(refused, WrittenBefore) and not self._survives(refused.end_offset):
             return Refused(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{refused}, and may not survive yet")
@@ -432,7 +432,7 @@ class Partition:
         return refused
 
     def _survives(self, end_offset: int) -> bool:
-        """Whether all below is what acks=all promises, by now."""
+        """Whether everything below `end_offset` is as durable as acks=all promises."""
         if self.leading is None and self.acknowledges_after_sync:
             return self.log.synced_offset >= end_offset
         return self.committed_offset >= end_offset
@@ -457,7 +457,7 @@ class Partition:
     def append_marker(
         self, producer_id: int, epoch: int, committed: bool, coordinator_epoch: int, transaction_version: int
     ) -> Appended:
-        """Write how a producer's transaction ended."""
+        """Append the control record that commits or aborts a producer's transaction."""
         self.check_leads()
         self._check_writable()
         try:
@@ -477,7 +477,7 @@ class Partition:
         return appended
 
     def append_own(self, batch: bytes, verification: Verification | None = None) -> Appended:
-        """Append a batch of the broker's own making; it waits for as many replicas as acks=all."""
+        """Append a batch written by the broker itself, under the same ISR minimum as acks=all."""
         self.check_leads()
         self._check_writable()
         try:
@@ -496,31 +496,31 @@ class Partition:
         return appended
 
     def delete_before(self, offset: int) -> Later[None]:
-        """Move the start of the log forward; ends once the followers that are there have done so, too."""
+        """Advance the log start offset; ends once the live followers have done so, too."""
         self.log.delete_before(offset)
         if self.leading is None:
             return done(None)
-        # Their next question tells that they have followed.
+        # Followers confirm with their next fetch.
         self.tell_start()
         return self.leading.after_start(self.log.start_offset)
 
     def tell_start(self) -> None:
-        """Tell the followers where the log begins now. A replica that does not know it cannot join the ISR."""
+        """Send the followers the log start offset. A replica that has not applied it cannot join the ISR."""
         for watcher in list(self.replica_watchers):
             watcher.on_change(self)
 
     def append_fetched(self, batches: memoryview, evidence_floor: int = 0) -> None:
-        """Append what the leader sent, as it is. Refused leaves everything as it was."""
+        """Append the leader's batches unchanged. Refused leaves the partition unchanged."""
         log = self.log
         log.append_follower(batches, now_ms=self._clock.wall_ms(), evidence_floor=evidence_floor)
         self.copied_bytes += len(batches)
         if log.files.is_pressed or log.end_offset - log.synced_offset >= self.flush_messages:
             self._context.flush(log)
 
-    # Those who wait for it to grow.
+    # Watchers.
 
     def _on_grown(self, size: int) -> None:
-        """The end of the log has moved by so many bytes."""
+        """The log has grown by `size` bytes."""
         self.written_bytes += size
         leading = self.leading
         if leading is None:
@@ -532,16 +532,16 @@ class Partition:
         leading.on_append()
 
     def _on_commit(self, before: int) -> None:
-        """The committed offset of a partition with several replicas has moved, from `before`."""
+        """The high watermark of a replicated partition has moved from `before`."""
         for watcher in self.replica_watchers:
             watcher.on_commit(self)
         if self.watchers:
             self._wake_readers(before)
 
     def _wake_readers(self, before: int) -> None:
-        """They see further than `before` now."""
+        """Wake the readers: the high watermark has moved from `before`."""
         whole = self.log.size_from(before)
-        # Where memory does not tell positions, too many bytes are better than none: readers look for themselves.
+        # If positions are not in memory, overestimate rather than report none: readers check for themselves.
         self._wake(self.watchers, whole - self.log.size_from(self.committed_offset) or whole)
 
     def _wake(self, watchers: dict[Watcher, None], size: int) -> None:
@@ -549,7 +549,7 @@ class Partition:
             watcher.on_append(self, size)
 
     def dismiss_watchers(self) -> None:
-        """There is nothing more to wait for."""
+        """End all waits: the role has changed, or the partition is gone."""
         for watcher in list(self.watchers):
             watcher.answer()
         for replica in list(self.replica_watchers):
@@ -560,26 +560,26 @@ class Partition:
     def read(
         self, offset: int, bytes_max: int, *, at_least_one_batch: bool, upper_offset: int | None = None
     ) -> LogRanges:
-        """The bytes from `offset` on, not yet read; without ranges when there are none yet."""
+        """File ranges from `offset` on, not read yet; no ranges if there are no records there yet."""
         if offset > self.log.end_offset:
             self.check_certain()
         return self.log.read_ranges(offset, bytes_max, upper_offset=upper_offset, min_one=at_least_one_batch)
 
     def holds(self, offset: int) -> bool:
-        """Whether its log has this offset, or ends there."""
+        """Whether `offset` is within the log or at its end."""
         return self.log.start_offset <= offset <= self.log.end_offset
 
     def check_certain(self) -> None:
-        """Before a word on which somebody acts for good, and which the next leader might not say.
+        """Refuse, unless leadership is certain, before an answer that is final for the client and may be wrong.
 
-        Who hears that there is no such offset or epoch begins anew where its settings say; one that has come further
-        than this leader's log may have read on at the next leader.
+        A consumer that gets an unknown offset or epoch resets its position. One that is ahead of this leader's log
+        may have read from a newer leader.
         """
         if self.leading is not None and not self.leading.is_certain:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, UNCERTAIN)
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Refuse a client whose view of the leadership is older or newer than ours; -1 does not ask."""
+        """Refuse a client whose leader epoch is older or newer than ours; -1 skips the check."""
         if epoch == -1 or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
@@ -591,13 +591,14 @@ class Partition:
         if epoch == self.leader_epoch:
             return epoch, self.log.end_offset
         if self.log.last_epoch < epoch < self.leader_epoch:
-            # Nothing was written in it, nor since. A reader for whom it is unknown begins anew, maybe at record 0.
+            # Nothing was written in this epoch or later. Answering "unknown" would make a consumer reset its
+            # position, perhaps to offset 0.
             return max(self.log.last_epoch, 0), self.log.end_offset
         return self.log.end_offset_for_epoch(epoch)
 
 
 def _attributes(records: memoryview) -> int:
-    """The attributes of the first batch; 0 where there is no whole header, which the log then refuses."""
+    """The attributes of the first batch; 0 without a whole header, which the log then refuses."""
     return records[22] if len(records) >= batch.HEADER_BYTES else 0
 
 
@@ -607,7 +608,7 @@ def _is_alone(view: PartitionView) -> bool:
 
 @lru_cache(ALIKE_MAX)
 def view_of(partition: ImagePartition) -> PartitionView:
-    """What replication must know of a partition. Thousands are alike: they share one value."""
+    """A partition's metadata as replication needs it. Cached: thousands of equal partitions share one value."""
     return PartitionView(
         partition.leader,
         partition.leader_epoch,
@@ -622,7 +623,7 @@ def view_of(partition: ImagePartition) -> PartitionView:
 
 
 class Partitions:
-    """All partitions of this node, by name and by topic id."""
+    """All partitions of this node, by name and by topic ID."""
 
     def __init__(self) -> None:
         self._by_name: dict[tuple[str, int], Partition] = {}
@@ -631,7 +632,7 @@ class Partitions:
         self._by_raw_id: dict[bytes, Partition] = {}
         self._acknowledged: dict[UUID, Histogram] = {}
         self._raw: dict[UUID, tuple[bytes, bytes]] = {}
-        """The name and id of each topic as bytes, once for all of its partitions."""
+        """The name and ID of each topic as bytes, shared by its partitions."""
         self.unopened_refusals = UnopenedRefusals()
 
     def __iter__(self) -> Iterator[Partition]:
@@ -648,7 +649,7 @@ class Partitions:
         return None if topic is None else topic.get(index)
 
     def by_raw(self, key: bytes, *, is_id: bool) -> Partition | None:
-        """By the topic's name or id as it stands in a frame, and the partition in four bytes."""
+        """Look up by the topic's name or ID as encoded in a frame, followed by the partition index in four bytes."""
         return (self._by_raw_id if is_id else self._by_raw_name).get(key)
 
     def of_topic(self, topic_id: UUID) -> list[Partition]:
@@ -668,12 +669,12 @@ class Partitions:
             partition.log.producers.note_unwritten(headers)
 
     def discard(self, partition: Partition) -> None:
-        """Forget a partition; whoever watches it finds it gone."""
+        """Remove a partition and end the requests pending on it."""
         self.lose_sight(partition)
         partition.retire()
 
     def lose_sight(self, partition: Partition) -> None:
-        """Nobody finds it any more. Whoever watches it has yet to be told."""
+        """Remove a partition from lookups; requests pending on it are ended later, by `retire`."""
         del self._by_name[partition.name]
         name, index = partition.name
         del self._by_raw_name[name.encode() + _INDEX.pack(index)]

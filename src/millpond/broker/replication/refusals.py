@@ -1,8 +1,8 @@
 """Batches that a partition refused for now, so that the batches behind them get the same answer.
 
-A producer has several batches in flight. When one is refused for a transient reason, those behind it seem to be out
-of order. A client that gets this error begins a new epoch and sends again, under it, whatever it does not know to be
-written: records are duplicated. A client that gets the error of the first batch sends all of them again, in order.
+A producer has several batches in flight. When one is refused for a transient reason, those behind it look out of
+order. A client that gets OUT_OF_ORDER_SEQUENCE_NUMBER bumps its epoch and resends everything not known to be written,
+which duplicates records. A client that gets the first batch's error instead resends all of them in order.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WAIT_MS: Final = 10_000
 PRODUCERS_MAX: Final = 1_000
 
 UNOPENED_MAX: Final = 1_000
-"""How many partitions that are not open here, and how many producers of each, are remembered."""
+"""Limit on unopened partitions remembered, and on producers of each."""
 
 
 class _Refusal(NamedTuple):
@@ -78,7 +78,7 @@ class Refusals:
             del self.by_producer[next(iter(self.by_producer))]
 
     def before(self, records: Buffer) -> ErrorCode | None:
-        """Why a batch before this one was refused, if it may still be sent again."""
+        """Why an earlier batch was refused, if the producer may still retry it."""
         if not self.by_producer:
             return None
         header = read_header(records)
@@ -107,7 +107,7 @@ class UnopenedRefusals:
         self._headers: dict[tuple[str | UUID, int], dict[int, BatchHeader]] = {}
 
     def note(self, topic: str | UUID, index: int, records: Buffer | None) -> None:
-        """A batch came for a partition that is not open here; it may be in a moment."""
+        """Note a batch for a partition that is not open here but may be soon."""
         if records is None or len(records) < HEADER_BYTES:
             return
         if isinstance(topic, str) and len(topic) > TOPIC_NAME_LENGTH_MAX:

@@ -1,8 +1,8 @@
-"""Records that every replica has had for long are read again, slowly, so that damage is found while others are sound.
+"""Scrubbing: slowly rereads old records, so that damage is found while other replicas are sound.
 
-Who comes back, or is sent something, finds damage by itself; what nobody asks for rots unseen, until the day when it
-is the only copy. A piece at a time is read and checked on a worker thread (`FailedReplicas.check`), round after round
-through all partitions that other nodes have, too.
+Recovery and fetches find damage in the records they read; damage in records that nothing reads would go unnoticed
+until this is the only copy. A worker reads and checks one piece at a time (`FailedReplicas.check`), in endless rounds
+over all partitions that other nodes have, too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millpond.broker.replication.failed_replicas import CHECK_BYTES
 from millpond.broker.replication.partitions import Partition, Partitions
 
 REST_MS: Final = 10_000
-"""Between two rounds, and until it is looked again whether to begin."""
+"""Delay between rounds, and between checks whether one may begin."""
 SKIPS_AT_ONCE: Final = 500
 
 
@@ -36,12 +36,12 @@ class Scrub:
         self._timer: Timer | None = None
         self._is_over = False
         self._to_read: list[Partition] = []
-        """What is left of this round; the last is being read."""
+        """The rest of this round; the last one is being read."""
         self._offset = 0
-        """Up to here."""
+        """The next offset to read."""
         self._upper: int | None = None
-        """Where it was committed when its turn came. What is written meanwhile is for the next round: to one that is
-        written to all the time there would be no end, and no turn for the others."""
+        """The high watermark when the partition's turn began. Later records are left to the next round: a busy
+        partition would otherwise never end its turn."""
 
     def start(self) -> None:
         self._later(REST_MS, self._begin_round)
@@ -81,7 +81,7 @@ class Scrub:
         if upper > self._offset:
             self._offset = upper
         else:
-            # There is nothing to be had from it for now: it has failed, or is being cut back.
+            # Not readable for now: the log has failed or is being truncated.
             self._leave()
         self._later(1000 * CHECK_BYTES // max(self._bytes_per_second(), 1), self._read_on)
 

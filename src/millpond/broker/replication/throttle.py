@@ -17,12 +17,12 @@ LOOK_MS: Final = 1_000
 
 
 class Throttle:
-    """A rate in bytes per second for all partitions together. Bytes beyond it are waited for afterwards."""
+    """A rate in bytes per second shared by all partitions. Bytes beyond it are made up for by waiting afterwards."""
 
     def __init__(self, rate: Callable[[], int] | None = None) -> None:
         self._rate = rate
         self._beyond = 0.0
-        """How many bytes beyond the rate were copied, as of `_looked_ms`."""
+        """Bytes copied beyond the rate, as of `_looked_ms`."""
         self._looked_ms = 0
 
     def held_ms(self, now_ms: int) -> int:
@@ -35,7 +35,6 @@ class Throttle:
         return min(ceil(self._beyond * 1000 / rate), LOOK_MS)
 
     def count(self, size: int, now_ms: int) -> None:
-        """`size` bytes were copied."""
         self.held_ms(now_ms)
         self._beyond += size
 
@@ -58,7 +57,7 @@ def throttle_of(settings: Settings, index: int, node_id: int) -> ReplicaThrottle
 
 
 def is_named(entries: tuple[str, ...], index: int, node_id: int) -> bool:
-    """Whether a list of replicas, in the format of Kafka's tools, names that of this partition on this node."""
+    """Whether a replica list in the format of Kafka's tools names this partition on this node."""
     return bool(entries) and (ALL_REPLICAS in entries or f"{index}:{node_id}" in _as_set(entries))
 
 
