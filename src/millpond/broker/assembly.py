@@ -133,11 +133,11 @@ class Upcalls(Protocol):
 class NodeParts:
     world: World
     controllers_world: World
-    """The same world; its network logs in to controllers by their listener."""
+    """The same world, but its network connects to the controllers' listener."""
     journal: Journal
     node_id: NodeId
     static: Settings
-    """The settings of the node's own file and command line."""
+    """The settings from the node's file and command line."""
     settings: LiveSettings
     listener_settings: tuple[ListenerSettings, ...]
     node_user: NodeUser | None
@@ -147,7 +147,7 @@ class NodeParts:
 
     @property
     def client_id(self) -> str:
-        """As this node names itself to others."""
+        """The client ID that this node sends to others."""
         return f"{NODE_CLIENT_ID}{self.node_id}"
 
     @property
@@ -179,7 +179,7 @@ def build_node(world: World, settings: Settings, journal: Journal, audit: Sink |
 def _world_of_peers(
     world: World, settings: Settings, listener: ListenerSettings, node_user: NodeUser | None
 ) -> World:
-    """The world of a node that reaches the others by this listener of theirs."""
+    """A world whose network connects to other nodes through this listener of theirs."""
     login = node_login_of(settings, listener, node_user, world.entropy)
     if listener.peer_tls is None and login is None:
         return world
@@ -249,7 +249,7 @@ class MetadataParts:
     controller: Controller
     image: Image
     addresses: NodeAddresses
-    """Where the other nodes are, for everything but requests to the controller."""
+    """Addresses of the other nodes, for everything but requests to the controller."""
     controller_channel: ControllerChannel
     heartbeats: Heartbeats
     voter_keeper: VoterKeeper
@@ -265,7 +265,7 @@ class MetadataParts:
         return -1 if broker is None else broker.epoch
 
     def can_join(self, node_id: int, broker_epoch: int) -> bool:
-        """Whether a follower may be in the ISR: it is the incarnation that is registered, and it stays."""
+        """Whether a follower may be in the ISR: the registered incarnation, unfenced and not shutting down."""
         broker = self.image.brokers.get(node_id)
         return broker is not None and broker.is_active and broker.epoch == broker_epoch
 
@@ -297,7 +297,7 @@ def build_metadata(
         controller=controller,
         image=image,
         addresses=addresses,
-        # Clients choose the timeout of their requests: none may end the wait of another.
+        # Shared: clients choose the timeout of their requests, and no timeout may end another request's wait.
         controller_channel=_controller_channel(node, serving, controller, is_shared=True),
         heartbeats=Heartbeats(
             clock=world.clock,
@@ -313,7 +313,7 @@ def build_metadata(
             node.static,
             journal,
             controller,
-            # Heartbeats wait behind no other request.
+            # A separate channel: heartbeats must not queue behind other requests.
             _controller_channel(node, serving, controller),
             forget_loss=storage.store.forget_loss,
             room=storage.store.files.room,
@@ -405,7 +405,7 @@ def _build_fetchers(node: NodeParts, storage: StorageParts, metadata: MetadataPa
 
 
 def _metadata_mark(controller: Controller) -> list[Mark]:
-    """How far the metadata is known to be committed, for a rescue from this folder alone."""
+    """The high watermark of the metadata log, for a rescue from this folder alone."""
     return [] if controller.is_alone else [(METADATA_TOPIC_ID, 0, controller.applied_offset)]
 
 
@@ -437,7 +437,7 @@ def build_replicas(
         partitions=storage.partitions,
         lag_ms_max=settings.reader(node_settings.REPLICA_LAG_MS_MAX),
         broker_epoch_of=metadata.broker_epoch_of,
-        # Changes of the ISR wait behind no client's request.
+        # A separate channel: ISR changes must not queue behind clients' requests.
         ask_controller=_controller_channel(node, serving, metadata.controller).ask,
         journal=journal,
     )
@@ -543,7 +543,7 @@ def _build_fetch_source(
 
 @dataclass(slots=True)
 class CoordinatorPeers:
-    """What writing markers and asking for permissions needs of a broker."""
+    """What a broker needs to write markers and ask for permissions."""
 
     node: NodeContext
     node_id: NodeId
@@ -554,7 +554,7 @@ class CoordinatorPeers:
     transactions: Coordination[TransactionShard]
     marker_peers: Peers
     permission_peers: Peers
-    """Both wait for commits elsewhere, so each has connections of its own."""
+    """Both wait for commits on other nodes, so each has its own connections."""
 
     @property
     def is_stopping(self) -> bool:
@@ -623,7 +623,7 @@ def _allocate_producer_ids(metadata: MetadataParts) -> Later[ProducerIdBlock]:
     return metadata.controller_channel.ask(request, 0, ALLOCATE_MS).map(block_of).recover(Refused, no_block)
 
 
-# Contexts: what the handlers of APIs work with.
+# Contexts of the API handlers.
 
 
 def node_context_of(node: NodeParts, serving: ServingParts, metadata: MetadataParts) -> NodeContext:
@@ -764,6 +764,6 @@ def build(
         data_context_of(node, storage, serving, metadata, upkeep, replicas, coordination),
         coordination_context_of(metadata, coordination),
     )
-    # The one part that is completed later: it calls handlers with contexts, through which they reach it again.
+    # The only part completed later: it calls handlers with contexts that in turn refer to it.
     serving.dispatcher.begin(contexts)
     return Parts(node, storage, serving, metadata, upkeep, replicas, coordination, contexts)

@@ -50,12 +50,12 @@ DRAIN_MS: Final = 500
 """How long a stopping broker waits for responses to reach their clients."""
 
 DRAIN_SYNCS_MS: Final = 5_000
-"""How long it waits for running syncs: with one of them open the shutdown would not be clean."""
+"""How long it waits for running syncs: with one in progress the shutdown would not be clean."""
 
 DRAIN_STEP_MS: Final = 5
 
 HANDOVER_MS_MAX: Final = 200
-"""How long a controller that leaves waits until the other nodes know what is committed."""
+"""How long a controller that shuts down waits for the other nodes to learn what is committed."""
 
 HANDOVER_STEP_MS: Final = 1
 
@@ -142,7 +142,7 @@ class Broker:
         return self.listeners.address
 
     def advertised(self) -> tuple[str, int]:
-        """The address that clients get, where it is the same for all of them."""
+        """The advertised address, if it is the same for all clients."""
         return self.listeners.advertised()
 
     # Upcalls.
@@ -174,7 +174,7 @@ class Broker:
 
     def start(self) -> None:
         """Recover, then listen. OSError when the folder or an address is not available."""
-        # From the first moment on: a clock that is corrected soon after the start jumps like any other.
+        # Track the clock from the very start: a correction soon after startup is a jump like any other.
         self.store.retention_now(self.clock.wall_ms(), self.clock.monotonic_ms())
         self.store.lock()
         self.disk_reserve.prepare()
@@ -253,7 +253,7 @@ class Broker:
         self._stock_up()
 
     def _join(self, report: OpenReport) -> None:
-        """Join the cluster: at once where this node is all of it, else when the controller has registered it."""
+        """Join the cluster: at once if this node is alone, otherwise when the controller has registered it."""
         if self.controller.is_alone:
             registered = self.image.brokers[self.node_id]
             self.lifecycle.start_alone(registered.epoch, registered.incarnation_id)
@@ -268,12 +268,12 @@ class Broker:
         hosts = [each.host for each in node.cluster_nodes(self._parts.node.static) if each.node_id == self.node_id]
         instead = None
         if not hosts:
-            # The address by which the first other node reached it, or that it had before.
+            # The address by which the first other node reached this one, or its earlier address.
             address = self._parts.metadata.addresses(self.node_id)
             instead = None if address is None else address[0]
         elif not node.is_loopback(hosts[0]):
-            # Other nodes know it by the address in the operator's list. A loopback address is of no use to clients
-            # elsewhere: then all nodes are on one machine, and a client reaches them all by the same host.
+            # Use the address in the operator's list, as other nodes do. Not a loopback address, which remote clients
+            # cannot use: then all nodes are on one machine, and a client reaches them all by the same host.
             instead = hosts[0]
         end_points = tuple(
             replace(each, host=instead) if instead is not None and each.host in WILDCARDS else each
@@ -298,7 +298,7 @@ class Broker:
     def _compare_clocks(self) -> None:
         """Compare this node's clock with the controller's, which has just stamped the node's registration.
 
-        A clock far ahead would find all records expired, and delete them on every replica of what this node leads.
+        With a clock far ahead, all records would look expired and be deleted on every replica this node leads.
         """
         written_ms = self.controller.written_ms(self.image.brokers[self.node_id].epoch)
         if written_ms is None:
@@ -320,7 +320,7 @@ class Broker:
     # While running.
 
     def _stock_up(self) -> None:
-        """Reserve producer ids early: a producer may ask for one while there is no controller."""
+        """Reserve producer IDs early: a producer may need one while there is no controller."""
         producer_ids = self._parts.coordination.producer_ids
         if not self.contexts.node.is_stopping and not self.controller.is_alone and not producer_ids.is_stocked:
             producer_ids.stock_up()
@@ -369,13 +369,13 @@ class Broker:
             self._parts.serving.arrivals.replay(each)
 
     def _on_leaders_changed(self) -> None:
-        """Leaders have changed, here or elsewhere, and the logs have followed."""
+        """Leaders have changed, here or elsewhere, and the logs reflect it."""
         if not self.contexts.node.is_stopping:
             self.open_coordinators()
             self.markers.on_leaders_changed()
 
     def _on_cut_off(self) -> None:
-        """Let go of clients that wait for partitions which other nodes may lead by now."""
+        """End requests pending on partitions that other nodes may lead by now."""
         for partition in self.partitions:
             if partition.leading is not None:
                 partition.leading.on_cut_off()
@@ -383,11 +383,11 @@ class Broker:
     # Stopping.
 
     def drain(self, done: Callable[[], None]) -> None:
-        """Hand over, accept no more clients, answer those that wait, close connections; then call `done`, soon."""
+        """Hand over, stop accepting clients, answer pending requests, close connections; then call `done`, soon."""
         self.lifecycle.leave(lambda: self._drain_after_handover(done, self.clock.monotonic_ms() + HANDOVER_MS_MAX))
 
     def _drain_after_handover(self, done: Callable[[], None], until_ms: int) -> None:
-        """Wait until the others know of the handover: without a controller they would learn of it only later."""
+        """Wait until the others know of the handover: without a controller they would learn of it late."""
         if self.controller.is_known_to_all or self.clock.monotonic_ms() >= until_ms:
             self._drain(done)
         else:
@@ -443,7 +443,7 @@ class Broker:
     def close(self) -> None:
         """Sync everything to disk and mark the folder as cleanly closed.
 
-        Not after a start that failed, or was given up, before it had recorded what it found after a crash.
+        Not after a start that failed or was aborted before it had recorded what it found after a crash.
         """
         self.controller.close()
         self.high_watermarks.close()
@@ -455,7 +455,7 @@ class Broker:
 
 
 def load_apis() -> Sequence[Api]:
-    """Import the code that serves clients. A node that is alone starts without it, and a worker imports it then."""
+    """Import the code that serves clients. A node that is alone starts without it; a worker imports it later."""
     from millpond.broker.apis import APIS
 
     m.load()
@@ -463,7 +463,7 @@ def load_apis() -> Sequence[Api]:
 
 
 def load_coordinators() -> None:
-    """Import the code of coordinators, which one of several nodes may become at any moment."""
+    """Import the coordinators' code: one of several nodes may become a coordinator at any moment."""
     import millpond.broker.coordinator_calls.groups
     import millpond.broker.coordinator_calls.transactions
     import millpond.coordinators.groups.refusals

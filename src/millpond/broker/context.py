@@ -1,4 +1,4 @@
-"""What the handlers of APIs work with, as five narrow values.
+"""The contexts of API handlers: five narrow values.
 
 A handler names the contexts that it needs as its first parameters; the dispatcher passes them.
 """
@@ -101,11 +101,11 @@ class LiveSettings:
         return self.layers
 
     def reader(self, setting: Setting[V]) -> Callable[[], V]:
-        """A function that returns the present value of one setting."""
+        """A function that returns the current value of one setting."""
         return lambda: self.current[setting]
 
     def follow(self, image: Image, node_id: NodeId) -> None:
-        """Take over what the metadata says of this node and of all brokers."""
+        """Apply the settings in the metadata for this node and for all brokers."""
         own = image.config_of(Resource(ResourceType.BROKER, str(node_id)))
         self.layers = NodeLayers(self._static, own, image.config_of(ALL_BROKERS))
         self.current = self.layers.settings()
@@ -168,7 +168,7 @@ class MetadataContext:
     lifecycle: Lifecycle
     heartbeats: Heartbeats
     once_shown: Callable[[Callable[[], bool], int], Later[None]]
-    """Ends once the image shows it and the logs have followed, or after so many milliseconds."""
+    """Ends once the condition holds for the image and the logs reflect it, or after a timeout in milliseconds."""
 
 
 @dataclass(slots=True)

@@ -1,1 +1,1 @@
-"""The metadata controller: decides changes, and replicates them through the quorum."""
+"""The metadata controller: decides changes and replicates them through the quorum."""

@@ -1,4 +1,4 @@
-"""Applies committed metadata to this node's image, some batches in each turn of the loop."""
+"""Applies committed metadata to this node's image, some batches per turn of the event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from millpond.quorum.messages import SnapshotId
 
 TURN_MS: Final = 5
-"""How long committed records are applied in one turn of the loop; at least one batch is."""
+"""Time limit for applying records in one turn of the event loop; at least one batch is applied."""
 
 READ_RETRY_MS: Final = 100
 
@@ -37,13 +37,13 @@ class ImageApplier:
         on_applied: Callable[[MetadataBatch], None],
         again: Callable[[], None],
     ) -> None:
-        """`on_applied` follows each batch; `again` applies further in a later turn of the loop."""
+        """`on_applied` is called after each batch; `again` continues in a later turn of the event loop."""
         self.image: Final = Image()
         """The committed metadata as applied here. Always the same object."""
         self.offset = 0
-        """Everything below is in `image`."""
+        """Everything below this offset is in `image`."""
         self.outdated: Later[CannotJoin] = Later()
-        """Ends when the cluster uses features that this program does not support. Nothing more is applied then."""
+        """Ends when the cluster uses features that this version does not support. Nothing more is applied then."""
         self.batches: Final = CommittedBatches(
             supported[METADATA_VERSION].newest, on_unreadable=self._read_later, on_unknown=self._on_unsupported
         )
@@ -58,7 +58,7 @@ class ImageApplier:
         self._is_outdated = False
 
     def load_snapshot(self, log: MetadataLog) -> None:
-        """Begin with the newest snapshot that can be read, if there is any. Waits for the disk."""
+        """Start from the newest readable snapshot, if there is one. Blocks on disk I/O."""
         snapshot = self._snapshots.newest(log)
         if snapshot is not None:
             image, end_offset = snapshot
@@ -67,7 +67,7 @@ class ImageApplier:
             self.offset = end_offset
 
     def apply(self, host: QuorumHost, upper: int | None = None) -> None:
-        """Replay what is committed, a part of it in each turn of the loop; then take a snapshot if one is due."""
+        """Replay committed records, some per turn of the event loop; then write a snapshot if one is due."""
         if self._is_applying or self._is_scheduled:
             return
         self._is_applying = True
@@ -99,7 +99,7 @@ class ImageApplier:
         self._again()
 
     def _read_later(self) -> None:
-        """Nothing can be read for now. What is committed stays so, and is applied later."""
+        """The log cannot be read for now: retry later."""
         self._is_scheduled = True
         self._clock.call_later(READ_RETRY_MS, self._go_on)
 
@@ -124,7 +124,7 @@ class ImageApplier:
         self._on_applied(batch)
 
     def _leap(self, image: Image, snapshot: SnapshotId) -> None:
-        """Go on from a snapshot of the leader, whose log no longer has what it covers."""
+        """Continue from a leader's snapshot: its log no longer has the records that the snapshot covers."""
         self._check_levels(image)
         changes = tuple(records_between(self.image, image))
         self.image.become(image)
@@ -132,7 +132,7 @@ class ImageApplier:
         self._again()
 
     def _check_levels(self, image: Image) -> None:
-        """Check that this program supports the cluster's features: else it would misread what follows."""
+        """Check that this version supports the cluster's features: otherwise it would misread later records."""
         lacks = unsupported(image.features, self._supported)
         if lacks is not None:
             self._on_unsupported(
@@ -141,7 +141,7 @@ class ImageApplier:
             )
 
     def _on_unsupported(self, why: str) -> None:
-        """This program cannot read what follows: a starting node fails, a running one has to stop."""
+        """This version cannot read later records: a starting node fails, a running one has to stop."""
         if self._workers.is_inline:
             raise CannotStart(why)
         self._is_outdated = True

@@ -1,4 +1,4 @@
-"""For those who wait until the image of this node shows what the controller has committed elsewhere."""
+"""Lets requests wait until this node's image shows a change that the controller has committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ImageWatch:
         self._waiting: dict[Later[None], Callable[[], bool]] = {}
 
     def until(self, is_shown: Callable[[], bool], within_ms: int) -> Later[None]:
-        """Ends as soon as it is shown, or when the time is over."""
+        """Ends as soon as `is_shown` returns True, or after `within_ms`."""
         if is_shown():
             return done(None)
         later: Later[None] = Later(lambda: self._forget(later))
@@ -26,6 +26,5 @@ class ImageWatch:
         self._waiting.pop(later, None)
 
     def on_change(self) -> None:
-        """The image has changed."""
         for later in [later for later, is_shown in self._waiting.items() if is_shown()]:
             later.finish(None)

@@ -1,4 +1,4 @@
-"""The parts of a node that follow its controller: what each of them observes, and how it is called."""
+"""Observers of the controller: the events that parts of a node can register for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ControllerObservers:
     def on_change(self, observer: OnChange) -> None:
         """Call `observer` with every group of records once they are committed and replayed, on every node.
 
-        The reply to their decision waits until what it returns has ended.
+        The reply to their decision waits until the returned `Later` has ended.
         """
         self._change.append(observer)
 
@@ -32,7 +32,7 @@ class ControllerObservers:
         self._offset.append(observer)
 
     def on_role(self, observer: OnRole) -> None:
-        """Call `observer` when this node has become the active controller (True), or no longer is."""
+        """Call `observer` when this node has become the active controller (True), or no longer is (False)."""
         self._role.append(observer)
         if self._is_active():
             observer(True)

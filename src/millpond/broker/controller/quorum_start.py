@@ -1,4 +1,4 @@
-"""How a node's replica of the quorum begins: with the log and votes that its folder has, and the nodes it knows."""
+"""Creates this node's quorum replica from the metadata log and election state in its folder and the known nodes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def make_host(
     image: Image,
     applied_offset: Callable[[], int],
 ) -> QuorumHost:
-    """The replica, not started yet. CannotStart where the folder cannot be gone on with. Waits for the disk."""
+    """Create the replica without starting it. CannotStart if the folder cannot be used. Blocks on disk I/O."""
     node_id = settings[NODE_ID]
     client_id = f"{NODE_CLIENT_ID}{node_id}"
     contacts = contacts_of(folder.contacts)
@@ -69,16 +69,16 @@ def make_host(
     election = _election(world, folder, metadata_log, node_id, after_crash=after_crash)
     voters = voter_keys(node_ids)
     if election is not None and election.voted is not None:
-        # It is the node that had the vote, whatever list it was told then.
+        # The vote was for that node, whatever the voter list was then.
         voted = next((voter for voter in voters if voter.node_id == election.voted.node_id), election.voted)
         election = replace(election, voted=voted)
     if election is None:
-        # An empty folder may be that of a new cluster, or of a voter that was wiped. One that has metadata but no
-        # file of what it promised has lost that.
+        # An empty folder may belong to a new cluster or to a wiped voter. A folder with metadata but without the
+        # election state file has lost its votes.
         is_empty = metadata_log.end_offset == 0
         known = node_ids if metadata_log.voters is None else [each.node_id for each in metadata_log.voters]
         election = Election(is_new=not folder.is_sole if is_empty else known != [node_id])
-    # Who is none of the voters follows them, and has no voice.
+    # A node that is not a voter is an observer.
     observer = ReplicaKey(node_id, voters[0].directory_id if voters else NO_DIRECTORY)
     return QuorumHost(
         world=world,
@@ -93,10 +93,10 @@ def make_host(
         timing=Timing(
             election_ms=settings[CONTROLLER_QUORUM_ELECTION_TIMEOUT_MS],
             fetch_ms=settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS],
-            # A leader must be heard several times before anybody gives it up.
+            # Several fetches must fit into the timeout before a follower gives up on the leader.
             fetch_wait_ms=min(500, settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS] // 3),
         ),
-        # What is fetched waits at the leader, and must not hold up votes.
+        # Separate connections: fetches are pending at the leader and must not delay votes.
         peers=(Peers(world, client_id, addresses), Peers(world, client_id, addresses)),
         cluster_name=lambda: folder.known_name,
         on_step=on_step,
@@ -116,7 +116,7 @@ def _is_unregistered_copy(folder: OwnFolder, image: Image, node_id: int) -> bool
 def _election(
     world: World, folder: OwnFolder, log: MetadataLog, node_id: int, *, after_crash: bool
 ) -> Election | None:
-    """What this node remembers of elections; None of an empty folder. Of a copy, as little as one may go by."""
+    """The election state of this node; None in an empty folder. For a copied folder, only what can be trusted."""
     metadata_folder = log.log.folder
     try:
         folder.mark(
@@ -132,12 +132,12 @@ def _election(
 
 
 def _is_all_there_is(world: World, folder: OwnFolder, log: MetadataLog, node_id: int) -> bool:
-    """Whether there is nobody else in the cluster. Waits for the disk."""
+    """Whether this node is the whole cluster. Blocks on disk I/O."""
     if log.voters is None:
         return folder.is_sole
     if any(voter.node_id != node_id for voter in log.voters):
         return False
-    # A node starts sooner without, and hardly ever comes here.
+    # Imported late: this path is rare, and a node starts faster without it.
     from millpond.broker.rescue.survivor import CannotRescue, read_metadata
 
     try:

@@ -1,4 +1,4 @@
-"""Chooses the voters of the metadata, where the log names them: on the active controller, one change at a time."""
+"""Chooses the quorum's voters if they are in the log: on the active controller, one change at a time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from millpond.metadata.decision import Verdict
 
 LOOK_MS: Final = 500
-"""How soon it is looked again while a change is wanted that cannot be made yet: a node that has to catch up first."""
+"""How often to check again for a change that cannot be made yet, because a node has to catch up first."""
 
 CAUSES: Final = (RegisterBrokerRecord, BrokerRegistrationChangeRecord, UnregisterBrokerRecord, ConfigRecord)
 
@@ -79,7 +79,7 @@ class VoterKeeper:
             if broker.is_active and (voter := voter_of(image, node_id)) is not None
         }
         settings = self._settings()
-        # Where somebody has said who votes, so many do.
+        # An explicit list of voters also sets their number.
         count_max = len(settings[CLUSTER_VOTERS]) or settings[QUORUM_VOTERS_MAX]
         count = wanted_count(len(image.brokers.keys() - drained), count_max)
         wanted = next_voters(voters, able, drained, count)
@@ -99,5 +99,5 @@ class VoterKeeper:
     def _not_changed(self, failure: Exception) -> None:
         if not isinstance(failure, Refused):
             raise failure
-        # The next controller goes on.
+        # The next active controller continues.
         self._is_changing = False

@@ -1,1 +1,1 @@
-"""The files that say whose data folder this is, and what state its node left it in."""
+"""The files that identify a data folder and record the state its node left it in."""

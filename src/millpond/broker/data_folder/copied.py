@@ -1,11 +1,11 @@
-"""A data folder that is a copy: somebody has put back an old one, or moved it to another disk.
+"""Copied data folders: an operator has restored an old one, or moved it to another disk.
 
-Nobody can tell the two apart from inside. What the node has promised since the copy was made it does not know, nor
-which records it had: it votes as one that may have forgotten everything, until it has caught up, and counts as one
-that has lost records, unless the copy was made of a folder that was closed in order: then its epochs tell.
+A node cannot tell these two cases apart. It does not know its votes since the copy was made, nor which records it
+had. Until it has caught up, it votes like a node without any election state; and it counts as a broker that has lost
+records, unless the copied folder had been shut down cleanly: then its epochs are reliable.
 
-The original may still run. The copy therefore gets a directory id of its own before it sends its first request: it
-counts as the voter only once the metadata name that id (decision 32).
+The original may still be running. So the copy gets its own directory ID before it sends its first request, and counts
+as the voter only once the metadata has that ID (decision 32).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def mark_folder(
     was_clean: bool,
     new_directory_id: Callable[[], UUID],
 ) -> tuple[Identity, bool]:
-    """The identity with the mark of the folder as it is now, and whether it is a copy. Waits for the disk.
+    """The identity with the folder's current mark, and whether the folder is a copy. Blocks on disk I/O.
 
-    Who `is_alone` has made its promises to nobody: there the copy is the node. What a copy must not claim is written
-    before the new mark: a start that dies in the middle begins again. A restored folder is a copy on every disk,
-    until its voter has caught up.
+    A node that `is_alone` has voted for no other node, so there the copy simply is the node. The reset state is
+    written before the new mark, so that a start that crashes in between starts over. A restored folder is a copy on
+    every disk until its voter has caught up.
     """
     mark = disk.mark(metadata_folder)
     state_path = f"{metadata_folder}/{STATE_FILE}"
@@ -45,7 +45,7 @@ def mark_folder(
         return identity, known.is_restored
     is_copy = known.is_restored or (identity.mark is not None and not is_alone())
     if is_copy:
-        # Not whom it voted for either: it may have voted for others since.
+        # Drop the vote, too: the original may have voted for another node since.
         write_election(disk, state_path, Election(known.epoch, is_new=True, is_restored=known.is_restored))
         if not was_clean:
             write_last_incarnation(disk, folder, LastIncarnation(LOST, boot_id))

@@ -1,4 +1,4 @@
-"""The file `quorum-state`: what this node must remember about elections, whatever happens to it."""
+"""The file `quorum-state`: this node's election state, which must survive a crash."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ STATE_FILE = "quorum-state"
 
 
 class DamagedState(Exception):
-    """The file is not what was written: nobody knows what this node has promised."""
+    """The file is damaged: this node's votes are unknown."""
 
 
 def read_election(disk: Disk, path: str) -> Election | None:
-    """What was written last; None where nothing ever was."""
+    """The state last written; None if there is none."""
     try:
         data = disk.read(path)
     except FileNotFoundError:
@@ -40,7 +40,7 @@ def read_election(disk: Disk, path: str) -> Election | None:
 
 
 def write_election(disk: Disk, path: str, election: Election) -> None:
-    """Durably. Waits for the disk."""
+    """Write the state durably. Blocks on disk I/O."""
     voted = election.voted or ReplicaKey(-1, UUID(int=0))
     fields = {
         "leaderId": election.leader_id,
@@ -48,7 +48,7 @@ def write_election(disk: Disk, path: str, election: Election) -> None:
         "votedId": voted.node_id,
         "votedDirectoryId": urlsafe_b64encode(voted.directory_id.bytes).decode().rstrip("="),
         "data_version": 1,
-        # Kafka knows voters by the ids of their directories, and has no need of these.
+        # Not in Kafka's file: it identifies voters by their directory IDs and does not need these.
         "isNew": election.is_new,
         "isFounder": election.is_founder,
         "isRestored": election.is_restored,

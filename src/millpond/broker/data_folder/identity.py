@@ -1,4 +1,4 @@
-"""The file `meta.properties`: whose data folder this is. A folder of another node or cluster is refused."""
+"""The file `meta.properties`, which identifies a data folder. A folder of another node or cluster is refused."""
 
 from __future__ import annotations
 
@@ -13,52 +13,52 @@ from millpond.base.values import dataclass
 
 IDENTITY_FILE = "meta.properties"
 FOLDER_VERSION = "1"
-"""Of the files and folders themselves; lines of the file that are not known here are passed over. What the metadata
-log may hold goes by the levels of features."""
+"""The version of the folder layout. Unknown lines of the file are ignored. The contents of the metadata log depend on
+the feature levels instead."""
 
 COPIED_FROM_MAX: Final = 8
-"""Only this many earlier directory ids are kept, the latest ones."""
+"""How many earlier directory IDs are kept, the latest ones."""
 
 
 class CannotStart(Exception):
-    """The data folder is not one that this node can go on with. Starting without it would lose topics."""
+    """This node cannot use its data folder. Starting without it would lose topics."""
 
 
 class Misconfigured(CannotStart):
-    """It is not the folder: what this node was told does not fit together, or names files that cannot be read."""
+    """The folder is fine, but the settings contradict each other or name unreadable files."""
 
 
 class CannotJoin(CannotStart):
-    """The other nodes do not let this one in; the text says what can be done."""
+    """The cluster refuses this node; the message says what can be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Of one data folder. It has no cluster until this node has heard of one."""
+    """The identity of a data folder. It has no cluster ID until this node has learned one."""
 
     node_id: int
     directory_id: UUID
     cluster_id: str | None = None
     rescues: int = 0
-    """How often the cluster had been rescued when this folder became one of its own."""
+    """How often the cluster had been rescued when this folder joined it."""
     mark: str | None = None
-    """Of the folder of the metadata, as the disk tells it from a copy; None where it cannot."""
+    """Identifies the metadata folder on its disk, unlike a copy of it; None if the disk has no such mark."""
     contacts: tuple[str, ...] = ()
-    """Of a node that has joined a running cluster: nodes that knew it then, as `id@host:port`."""
+    """If this node joined a running cluster: other nodes known then, as `id@host:port`."""
     copied_from: tuple[UUID, ...] = ()
-    """The directory ids this folder had before it was copied, oldest first, until it registers with its own."""
+    """The directory IDs this folder had before it was copied, oldest first, until it registers with its own."""
 
     @property
     def cluster_name(self) -> str | None:
         return cluster_name(self.cluster_id, self.rescues)
 
     def as_copy(self, directory_id: UUID) -> Identity:
-        """The identity of a copy of this folder: the original keeps its directory id, and may still run."""
+        """The identity of a copy of this folder: the original keeps its directory ID and may still be running."""
         copied_from = (*self.copied_from, self.directory_id)[-COPIED_FROM_MAX:]
         return replace(self, directory_id=directory_id, copied_from=copied_from)
 
     def check(self, node_id: int, cluster_id: str | None) -> None:
-        """That this folder is the one's who asks."""
+        """CannotStart if this folder belongs to another node or cluster."""
         if self.node_id != node_id:
             raise CannotStart(f"the data folder belongs to node {self.node_id}, not to node {node_id}")
         if cluster_id and self.cluster_id and cluster_id != self.cluster_id:
@@ -66,12 +66,12 @@ class Identity:
 
 
 def cluster_name(cluster_id: str | None, rescues: int) -> str | None:
-    """How nodes name their cluster among themselves: after a rescue it is another one to whoever was left behind."""
+    """The cluster name that nodes use among themselves. A rescue changes it, which shuts out nodes left behind."""
     return f"{cluster_id}~{rescues}" if cluster_id and rescues else cluster_id
 
 
 def is_outlived(name: str, by: str) -> bool:
-    """Whether a cluster of this name was rescued since, and goes by the other name now."""
+    """Whether the cluster `name` has since been rescued and is now called `by`."""
     cluster_id, _, rescues = by.rpartition("~")
     if not rescues.isdecimal() or len(rescues) > 9:
         return False
@@ -80,7 +80,7 @@ def is_outlived(name: str, by: str) -> bool:
 
 
 def read_identity(disk: Disk, folder: str) -> Identity | None:
-    """None in a folder that is new, or from before there was such a file."""
+    """None in a new folder, or in one older than this file."""
     path = f"{folder}/{IDENTITY_FILE}"
     try:
         lines = disk.read(path).decode().splitlines()
@@ -108,7 +108,7 @@ def read_identity(disk: Disk, folder: str) -> Identity | None:
 
 
 def write_identity(disk: Disk, folder: str, identity: Identity) -> None:
-    """Durably. Waits for the disk."""
+    """Write the identity durably. Blocks on disk I/O."""
     directory_id = _encode_id(identity.directory_id)
     lines = [f"version={FOLDER_VERSION}", f"node.id={identity.node_id}", f"directory.id={directory_id}"]
     if identity.cluster_id:

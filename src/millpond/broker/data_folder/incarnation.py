@@ -1,8 +1,8 @@
-"""What a broker leaves for its next life: the file `broker.epoch`.
+"""The file `broker.epoch`, which a broker leaves for its next incarnation.
 
-With it the next life knows whether it still has everything that this one had: it has if the machine kept its power
-(the boot is the same), for a process that was killed has lost nothing that it wrote, or if the store was closed in
-order. The file is never taken away: a life that dies before it has registered passes on what it found.
+It shows whether the next incarnation still has every record of this one. It does if the machine has not rebooted,
+since a killed process loses nothing it has written, or if the store was shut down cleanly. The file is never removed:
+an incarnation that dies before it has registered passes on what it found.
 """
 
 from __future__ import annotations
@@ -17,33 +17,35 @@ from millpond.metadata.brokers import after_power_cut
 
 FILE: Final = "broker.epoch"
 LOST: Final = -1
-"""The epoch of a life that may have lost records, or of none."""
+"""The epoch if records may have been lost, or if there was no earlier incarnation."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastIncarnation:
     epoch: int
-    """The broker epoch of the last life that heard its own; LOST if records may have been lost since, and
-    `after_power_cut` of it if no others than those that were not synced."""
+    """The broker epoch of the last incarnation that learned its own. LOST if records may have been lost since;
+    `after_power_cut` of the epoch if only unsynced ones may have been."""
     boot_id: str
     incarnation_id: UUID | None = None
-    """Of a life that has asked for its epoch and may not have heard it: the next one asks under the same name."""
+    """Set if an incarnation requested its epoch and may not have received it: the next one registers under this
+    ID."""
 
     def next(self, boot_id: str, *, was_clean: bool, has_lost: bool) -> LastIncarnation:
-        """What counts on the next start, in this boot.
+        """The state for the next start, in this boot.
 
-        `was_clean`: the store was closed in order. `has_lost`: recovery found that records are missing.
+        `was_clean`: the store was shut down cleanly. `has_lost`: recovery found that records are missing.
         """
         if has_lost:
             return LastIncarnation(LOST, boot_id)
         if boot_id != self.boot_id and not was_clean:
             return LastIncarnation(after_power_cut(self.epoch), boot_id)
-        # Under its name only in the same boot: what it wrote is there then, and nobody else can have its files.
+        # Reuse the incarnation ID only in the same boot: then everything it wrote is here, and no other process can
+        # have its files.
         return LastIncarnation(self.epoch, boot_id, self.incarnation_id if boot_id == self.boot_id else None)
 
 
 def read_last_incarnation(disk: Disk, folder: str) -> LastIncarnation:
-    """A folder without the file, or with a damaged one, has no last life that could be trusted."""
+    """Read the file; LOST if it is missing or damaged."""
     try:
         ((epoch, boot_id, incarnation_id),) = decode_lines(disk.read(f"{folder}/{FILE}"), 3)
         return LastIncarnation(int(epoch), boot_id, None if incarnation_id == "-" else UUID(incarnation_id))
@@ -52,6 +54,6 @@ def read_last_incarnation(disk: Disk, folder: str) -> LastIncarnation:
 
 
 def write_last_incarnation(disk: Disk, folder: str, life: LastIncarnation) -> None:
-    """Waits for the disk."""
+    """Blocks on disk I/O."""
     row = (life.epoch, life.boot_id, life.incarnation_id or "-")
     disk.replace(f"{folder}/{FILE}", encode_lines([row]))

@@ -1,7 +1,7 @@
-"""The data folder of this node as its own: whose it is, by which name its cluster goes, and whom it knows there.
+"""This node's data folder: its identity, the name of its cluster, and the known contacts there.
 
-`take` first. What is learned later is written down as it comes; a full disk forgets it, and the next start learns it
-again.
+Call `take` first. Changes are written as they are learned; if the disk is full they are lost, and the next start
+learns them again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 class OwnFolder:
     def __init__(self, world: World, folder: str, settings: Settings, workers: Workers) -> None:
-        """`workers` write what is learned later."""
+        """`workers` write later changes."""
         self.is_copy = False
-        """Whether it is a copy of the one that this node ran in last: it may be old."""
+        """Whether this is a copy, possibly an old one, of the folder this node last ran in."""
         self._disk = world.disk
         self._entropy = world.entropy
         self._boot_id = world.boot_id
@@ -42,43 +42,43 @@ class OwnFolder:
 
     @property
     def directory_id(self) -> UUID:
-        """A wiped or other disk has another one."""
+        """The ID of this folder; a wiped or replaced disk has a different one."""
         assert self._identity is not None, "not loaded"
         return self._identity.directory_id
 
     @property
     def copied_from(self) -> tuple[UUID, ...]:
-        """The directory ids of the folders this one is a copy of; none once it has registered with its own."""
+        """The directory IDs of the folders this one is a copy of; none once it has registered with its own."""
         return self._identity.copied_from if self._identity else ()
 
     @property
     def known_name(self) -> str | None:
-        """How this node names its cluster, as written down here; None of a folder that has been in none."""
+        """The cluster name in this folder; None if the folder has never been in a cluster."""
         return self._identity.cluster_name if self._identity else None
 
     def name_of_cluster(self, image: Image) -> str:
-        """How this node names the cluster to other nodes; empty while it knows none.
+        """The cluster name that this node sends to other nodes; empty while unknown.
 
-        The id that it was told is no such name: whoever told it knows nothing of rescues.
+        Not the configured cluster ID, which does not reflect rescues.
         """
         known = self._identity if self._identity is not None and self._identity.cluster_id else image
         return cluster_name(known.cluster_id, known.rescues) or ""
 
     @property
     def contacts(self) -> tuple[str, ...]:
-        """Nodes of its cluster, as it was told or has written down."""
+        """Nodes of the cluster, from the settings or from this folder."""
         told = self._settings[CLUSTER_CONTACTS]
         return told if told or self._identity is None else self._identity.contacts
 
     @property
     def is_sole(self) -> bool:
-        """Whether this node has never heard of others."""
+        """Whether this node knows of no others."""
         return len(cluster_nodes(self._settings)) < 2 and not self.contacts
 
-    # Starting. All of it waits for the disk.
+    # Starting. All of it blocks on disk I/O.
 
     def take(self) -> None:
-        """Read whose it is. CannotStart where it is another's, or somebody is in the middle of changing it."""
+        """Read the identity. CannotStart if the folder is another node's, or a restore or rescue is unfinished."""
         if self._disk.exists(f"{self._folder}/{RESTORE_FILE}"):
             raise CannotStart(
                 "a backup was being restored into it and that has not ended (run the same `millpond restore` again)"
@@ -96,7 +96,7 @@ class OwnFolder:
         identity.check(self._node_id, self._settings[CLUSTER_ID])
 
     def mark(self, metadata_folder: str, *, is_alone: Callable[[], bool], was_clean: bool) -> None:
-        """Find whether it is a copy: before it is read what this node has promised."""
+        """Detect whether the folder is a copy. Call this before the election state is read."""
         if self._identity is not None:
             self._identity, self.is_copy = mark_folder(
                 self._disk,
@@ -110,7 +110,7 @@ class OwnFolder:
             )
 
     def identify(self, image: Image, metadata_folder: str, *, is_alone: bool) -> None:
-        """Write down whose it is, unless that is known already. One of another cluster is refused."""
+        """Write the identity, unless there is one already. A folder of another node or cluster is refused."""
         if self._identity is not None:
             return
         if image.brokers and self._node_id not in image.brokers:
@@ -126,18 +126,18 @@ class OwnFolder:
         )
         self._check(self._identity)
         if not is_alone or self._identity.cluster_id:
-            # Else it is written in a moment, with the name of the cluster that this node founds.
+            # Otherwise it is written in a moment, with the ID of the cluster that this node founds.
             write_identity(self._disk, self._folder, self._identity)
 
-    # What comes later.
+    # Later changes.
 
     def learn_name(self, image: Image) -> None:
-        """The cluster may have a name now."""
+        """Write the cluster ID once the image has one."""
         if self._identity is not None and self._identity.cluster_id is None and image.cluster_id is not None:
             self._change(replace(self._identity, cluster_id=image.cluster_id, rescues=image.rescues))
 
     def learn_registration(self, image: Image) -> None:
-        """A copy that has registered is the node's folder from now on."""
+        """Once a copy has registered, it is the node's folder: drop the earlier directory IDs."""
         identity = self._identity
         if identity is None or not identity.copied_from:
             return
@@ -146,7 +146,7 @@ class OwnFolder:
             self._change(replace(identity, copied_from=()))
 
     def learn_contacts(self, contacts: tuple[str, ...]) -> None:
-        """From now on it is that of one of several, who knows these."""
+        """Record that this folder belongs to one of several nodes, which has these contacts."""
         assert self._identity is not None, "not loaded"
         self._change(replace(self._identity, contacts=contacts))
 

@@ -1,4 +1,4 @@
-"""Whether a rescue of a data folder was begun and has not ended: every start asks, and needs no more of a rescue."""
+"""Detects an unfinished rescue of a data folder. Every start checks this, without importing the rescue itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from millpond.base.ports import Disk
 
 ORDER_FILE: Final = "rescue.order"
-"""In a folder: a rescue was begun and has not ended."""
+"""Exists in a folder while a rescue is unfinished."""
 
 
 def is_begun(disk: Disk, folder: str) -> bool:

@@ -1,4 +1,4 @@
-"""A data folder that is being restored from a backup: until that has ended no node may start in it."""
+"""Data folders that are being restored from a backup: no node may start in one until that is complete."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ RESTORE_FILE: Final = "restore.running"
 
 
 def mark_restored(disk: Disk, folder: str, directory_id: UUID) -> None:
-    """The node of this folder, one of several, has no vote until it has caught up with a leader the others elected.
+    """Take away the vote of this folder's node, one of several, until it has caught up with a leader the others
+    elect.
 
-    The folder gets this directory id: the one that was backed up may still be in use. Waits for the disk.
+    The folder gets this directory ID: the one that was backed up may still be in use. Blocks on disk I/O.
     """
     identity = read_identity(disk, folder)
     if identity is not None:

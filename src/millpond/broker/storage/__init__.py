@@ -1,1 +1,1 @@
-"""What keeps logs on the disk: flushes, checkpoints, and the room that is left."""
+"""Storage upkeep: flushes, checkpoints and free disk space."""

@@ -1,4 +1,4 @@
-"""Writes down how far the logs are, on a worker. One checkpoint at a time serves everybody who asked before it."""
+"""Writes checkpoints of the logs on a worker. One write at a time serves all earlier requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class CheckpointWriter:
         self._waiting: list[tuple[Later[None], None]] = []
 
     def write(self) -> Later[None]:
-        """Ends once all that is so now is in the checkpoint files; an OSError if it could not be written."""
+        """Ends once the current state is in the checkpoint files; an OSError if it could not be written."""
         later: Later[None] = Later()
         self._waiting.append((later, None))
         if not self._store.is_checkpoint_away:

@@ -1,4 +1,4 @@
-"""Work on files that waits for readers to finish."""
+"""Jobs on files that are delayed so that readers can finish."""
 
 from __future__ import annotations
 
@@ -6,22 +6,23 @@ from typing import Protocol
 
 
 class DelayedJob(Protocol):
-    """Work for a worker thread, some time from now."""
+    """A job that runs on a worker after a delay."""
 
     @property
     def delay_ms(self) -> int: ...
 
     @property
     def is_tried_again(self) -> bool:
-        """Whether its files have the same names for ever: others would be removed the next time."""
+        """Whether to retry after a failure. Only if its file names are never reused: a retry could remove new
+        files."""
         ...
 
     def begin(self) -> bool:
-        """On the loop, just before `run`: whether it is still wanted."""
+        """Called on the event loop just before `run`; returns whether the job is still wanted."""
         ...
 
     def run(self) -> None: ...
 
     def end(self, *, is_done: bool) -> None:
-        """On the loop, after `run`."""
+        """Called on the event loop after `run`."""
         ...

@@ -1,8 +1,8 @@
-"""A file that keeps some room on the disk, given up when the disk is full: what frees room needs some itself.
+"""The disk reserve: a file that holds back disk space and is released when the disk is full.
 
-The file is empty while the reserve is given up, and only the metadata may grow then. So a node on a full disk can
-restart, delete topics and shorten retention. Writes resume once there is room for twice the reserve and the file has
-been made again: at the threshold itself a node would go back and forth.
+Freeing space needs some space itself. While the reserve is released, the file is empty and only metadata may grow, so
+that a node on a full disk can restart, delete topics and shorten retention. Writes resume once twice the reserve is
+free and the file has been recreated: a single threshold would make the node flap.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 RESERVE_FILE: Final = "disk.reserve"
 SHARE_MAX: Final = 20
-"""The reserve takes at most this fraction of the disk."""
+"""The reserve takes at most one part in this many of the disk."""
 ENOUGH: Final = 2
 """Writes resume with this many times the reserve free."""
 PIECE_BYTES: Final = 1 << 20
 TURN_BYTES: Final = 8 << 20
-"""A large reserve is made again in several looks: the loop must not wait for all of it."""
+"""A large reserve is recreated in several steps, so as not to block the event loop."""
 
 
 class DiskReserve:
@@ -39,7 +39,7 @@ class DiskReserve:
         journal: Journal,
         on_short: Callable[[], None],
     ) -> None:
-        """`on_short`: the disk is full from now on, and this node cannot keep up with leaders."""
+        """`on_short` is called when the disk becomes full: this node can no longer keep up with leaders."""
         self._disk = disk
         self._folder = folder
         self._path = f"{folder}/{RESERVE_FILE}"
@@ -50,7 +50,7 @@ class DiskReserve:
         room.when_short(self._give_up)
 
     def prepare(self) -> None:
-        """Before anything else is written at a start: make the reserve, or give it up where the disk is full."""
+        """Create the reserve at startup, before any other write, or release it if the disk is full."""
         free_bytes, size = self._free_bytes(), self._size()
         if not size:
             return
@@ -60,12 +60,12 @@ class DiskReserve:
                 self._give_up()
                 return
         elif free_bytes < ENOUGH * size:
-            # A folder from before there were reserves.
+            # The folder is from a version without a reserve.
             return
         self._make(size)
 
     def look(self) -> None:
-        """Called often: resume once there is room."""
+        """Resume writes once there is enough free space. Called often."""
         if not self._room.is_short:
             return
         try:
@@ -90,7 +90,8 @@ class DiskReserve:
         self._on_short()
 
     def _make(self, size: int, most_bytes: int | None = None) -> bool:
-        """Write it, at most so many bytes of it; whether it is whole now. A sparse file would reserve nothing."""
+        """Write at most `most_bytes` of the reserve; returns whether it is complete. Not sparse: that
+        reserves nothing."""
         try:
             file = self._disk.open(self._path, create=True)
             try:

@@ -1,7 +1,7 @@
-"""What an operator hears of a disk that runs full: before, while writes are refused, and when there is room again.
+"""Logs a disk that fills up: before it is full, while writes are refused, and when there is free space again.
 
-A refused batch is answered to whoever sent it, and most clients try again in silence. So the node says it too,
-counted and not for each of them.
+A refused batch is an error only for its producer, and most clients retry silently. So the node logs refusals, too, as
+a count rather than one by one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from millpond.broker.loop.journal import Journal
 from millpond.log.room import DiskRoom
 
 LOOK_MS: Final = 10_000
-"""Between two looks at the disk, and between two lines about batches that are refused."""
+"""Interval between checks of the disk, and between log lines about refused batches."""
 
 ENOUGH: Final = 1.1
-"""So many times the low water mark: at the mark itself one line would follow the other."""
+"""Free space counts as recovered at this multiple of the low water mark, so that the log lines do not flap."""
 
 
 class DiskWatch:
@@ -40,13 +40,13 @@ class DiskWatch:
         self._look_at_ms = 0
         self._is_low = False
         self._refused = 0
-        """Batches, since the last line about them."""
+        """Batches refused since the last log line."""
         self._refused_total = 0
-        """Since writes were refused first; 0 while they are not."""
+        """Batches refused since refusals began; 0 while writes succeed."""
         self._reason = ""
 
     def on_refused(self, reason: str) -> None:
-        """A batch of a client could not be written."""
+        """A client's batch could not be written."""
         self._refused += 1
         self._refused_total += 1
         self._reason = reason
@@ -54,7 +54,7 @@ class DiskWatch:
             self._tell_refused("writes are refused, this node cannot write")
 
     def look(self) -> None:
-        """Called often; does something now and then."""
+        """Check the disk once per `LOOK_MS`, however often this is called."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._look_at_ms:
             return
@@ -86,7 +86,7 @@ class DiskWatch:
         try:
             return self._disk.free_bytes(self._folder)
         except OSError:
-            # Whoever writes next hears of it.
+            # The next write will report the error.
             return None
 
     def _shown_free(self) -> str:

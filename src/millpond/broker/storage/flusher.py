@@ -14,10 +14,10 @@ from millpond.log.durability import SyncTicket, run_tickets
 from millpond.log.partition_log import PartitionLog
 
 ROUNDS_MAX = 2
-"""How many passes may run at once: more than one, so that a slow file does not hold up all the others."""
+"""Concurrent passes: more than one, so that a slow file does not delay all others."""
 
 LOGS_AT_ONCE = 500
-"""How many logs one pass takes: to say what has to be synced of so many takes the loop some milliseconds."""
+"""Logs per pass: preparing this many takes the event loop a few milliseconds."""
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Flusher:
         self._rounds = 0
 
     def after_sync(self, log: PartitionLog, end_offset: int, value: T) -> Later[T]:
-        """`value`, once everything below `end_offset` survives a power cut; an OSError if it cannot."""
+        """`value`, once everything below `end_offset` is synced; an OSError if that fails."""
         if log.failed is not None:
             return failed(log.failed)
         if log.synced_offset >= end_offset:
@@ -42,7 +42,8 @@ class Flusher:
         return self._wait(log, value)
 
     def force(self, log: PartitionLog) -> Later[None]:
-        """Ends once nothing is owed to the disk any more: records, and names and notes that nobody waits for."""
+        """Ends once everything is synced: records, but also file names and notes that no acknowledgement
+        waits for."""
         if log.failed is None and not log.closed and (log.dirty or log in self._syncing):
             return self._wait(log, None)
         return self.after_sync(log, log.end_offset, None)
@@ -61,7 +62,7 @@ class Flusher:
             return
         going: list[_Going] = []
         refused: list[tuple[list[_Waiter], OSError]] = []
-        # A log is in one round at a time: a second ticket would not cover what the first has yet to finish.
+        # A log is in one pass at a time: a second ticket would not cover what the first has not finished yet.
         for log in list(islice((log for log in self._waiting if log not in self._syncing), LOGS_AT_ONCE)):
             waiters = self._waiting.pop(log)
             try:
@@ -71,7 +72,7 @@ class Flusher:
         if going:
             self._run(going)
         if refused:
-            # Last, because whoever hears of it may come back with more.
+            # Last: the callbacks may ask for more syncs.
             _tell(refused)
 
     def _run(self, going: list[_Going]) -> None:
@@ -88,7 +89,7 @@ class Flusher:
                 else:
                     each.log.fail(error, each.ticket)
             self._start_round()
-            # Without descriptors or room for notes nothing counts as synced, though the log is as sound as before.
+            # Without file descriptors, or space for notes, nothing counts as synced, though the log itself is sound.
             _tell([(each.waiters, each.log.failed or error) for each, error in zip(going, errors, strict=True)])
 
         def all_failed(failure: Exception) -> None:
@@ -101,11 +102,11 @@ class Flusher:
 
 
 _Waiter: TypeAlias = tuple[Later[Any], object]
-"""Somebody who waits, and what he gets."""
+"""A pending sync, and the value it ends with."""
 
 
 class _Going(NamedTuple):
-    """One log in a round."""
+    """One log in a pass."""
 
     log: PartitionLog
     ticket: SyncTicket
@@ -113,7 +114,7 @@ class _Going(NamedTuple):
 
 
 def _ticket(log: PartitionLog) -> SyncTicket:
-    """OSError when the log has failed or was deleted meanwhile, or when its files cannot be had at the moment."""
+    """OSError if the log has failed or was deleted meanwhile, or if its files cannot be opened at the moment."""
     if log.failed is not None:
         raise log.failed
     if log.closed:
@@ -126,5 +127,5 @@ def _gone(log: PartitionLog) -> OSError:
 
 
 def _tell(outcomes: Sequence[tuple[list[_Waiter], OSError | None]]) -> None:
-    """Whoever waited for one log does not keep those of the others from hearing of theirs."""
+    """End all waits, even if a callback of one log raises."""
     run_all(partial(end_all, waiters, failure) for waiters, failure in outcomes)

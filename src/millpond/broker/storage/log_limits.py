@@ -1,4 +1,4 @@
-"""From a topic's settings to what its logs are told."""
+"""Derives the limits of a log from its topic's settings."""
 
 from __future__ import annotations
 
