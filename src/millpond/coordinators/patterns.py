@@ -1,11 +1,10 @@
-"""Patterns of clients in the syntax of RE2, matched against whole names in a time linear in their length.
+"""Clients' patterns in RE2 syntax, matched against whole names in time linear in the name's length.
 
-Topic names have 65 characters to choose from, transactional ids those that can be typed: so a class of characters is
-just a set of those. A pattern becomes a
-small machine of steps (Thompson's construction); sets of its steps become states as names are read, and are kept. No
-pattern, however hostile, can make a match take longer than its steps times the length of the name. What RE2 refuses
-(references back, looking ahead and behind) is refused here too, and so are word boundaries and Unicode classes, which
-names have no use for.
+The alphabet is small: topic names have 65 characters, transactional IDs the typable ones. So a character class is
+just a set. A pattern is compiled to a nondeterministic automaton (Thompson's construction), and the sets of steps
+reached while reading names are cached as states. No pattern, however hostile, makes a match take longer than its
+steps times the length of the name. Constructs that RE2 refuses (backreferences, lookahead and lookbehind) are refused
+here too, as are word boundaries and Unicode classes, which names do not need.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ POSIX_CLASSES: Final = {
 }
 CONTROL_ESCAPES: Final = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 FLAGS: Final = frozenset("imsU")
-"""Of these only `i` affects single-line names that are matched whole."""
+"""Only `i` makes a difference for single-line names that are matched whole."""
 
 
 class BadPattern(ValueError):
@@ -409,5 +408,5 @@ class _Parser:
 
 @lru_cache(maxsize=256)
 def _between(alphabet: frozenset[str], first: str, last: str) -> frozenset[str]:
-    """Most patterns repeat the same few ranges."""
+    """Cached: most patterns use the same few ranges."""
     return frozenset(each for each in alphabet if first <= each <= last)

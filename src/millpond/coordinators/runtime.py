@@ -1,4 +1,4 @@
-"""What all coordinators share: which partition holds a key, and how a shard is loaded from its log."""
+"""Shared by all coordinators: finding the partition of a key, and loading a shard from its log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KEY_LENGTH_MAX: Final = 1_000
 millisecond or two each time."""
 
 HASHES_KEPT: Final = 2_000
-"""The same ids are hashed again and again, by members and for each partition of a transaction."""
+"""Cache size: the same IDs are hashed again and again, for members and for each partition of a transaction."""
 
 
 def partition_for(key: str, partitions: int) -> int:
@@ -50,7 +50,7 @@ def partition_for(key: str, partitions: int) -> int:
 
 
 class CoordinatorTime:
-    """Coordinator time: how much time has passed, as far as the log or the coordinator can vouch for it.
+    """Coordinator time: only time that the log or a running coordinator shows to have passed.
 
     While a log is loaded, time advances from one timestamp to the next, though never backwards and never by more than
     `GAP_MS_MAX`: a longer gap may be a clock that was set, or a node that was down. From then on it follows the
@@ -63,9 +63,9 @@ class CoordinatorTime:
         self._begun_at_ms: int | None = None
 
     def replayed(self, stamp_ms: int) -> int:
-        """Advance to a batch of the log with this timestamp; the time at which it was written."""
+        """Advance to a batch with this timestamp; returns the coordinator time at which it was written."""
         if stamp_ms < 0:
-            # Compaction leaves batches without records, and those without a timestamp.
+            # Compaction leaves empty batches, which have no timestamp.
             return self._now_ms
         if self._stamp_ms is None:
             self._now_ms = stamp_ms
@@ -75,14 +75,14 @@ class CoordinatorTime:
         return self._now_ms
 
     def now_ms(self, monotonic_ms: int) -> int:
-        """The time; it runs from the first call on."""
+        """The current time; the clock starts running with the first call."""
         if self._begun_at_ms is None:
             self._begun_at_ms = monotonic_ms
         return self._now_ms + monotonic_ms - self._begun_at_ms
 
 
 def replay_batches(shard: Shard, data: Buffer, time: CoordinatorTime) -> int:
-    """Replay every whole batch of a log's bytes, in order; the number of bytes replayed.
+    """Replay every whole batch in order; returns the number of bytes replayed.
 
     Transactional batches and markers go to shards that support them; others ignore them.
     """
@@ -128,5 +128,5 @@ def _java_hash(text: str) -> int:
 
 
 def _absolute(value: int) -> int:
-    """The smallest 32-bit integer has no positive counterpart: Kafka uses zero."""
+    """Like `abs`, but 0 for the smallest 32-bit integer, which has no positive counterpart, as in Kafka."""
     return 0 if value == -(1 << 31) else abs(value)

@@ -30,7 +30,7 @@ def sees_all(topic: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to a coordinator: the message, and who sent it."""
+    """A request to a coordinator: the message and its sender."""
 
     body: Message
     version: int
@@ -61,7 +61,7 @@ class Effects:
     records: list[CoordinatorRecord] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
     orders: list[Any] = field(default_factory=list)
-    """Work for others once the records are committed (transaction markers to write); see each coordinator."""
+    """Work to do once the records are committed, such as writing transaction markers; see each coordinator."""
     met: LimitMet | None = None
     """A limit that caused a refusal: it is logged for the operator."""
 
@@ -99,9 +99,9 @@ class Shard(Protocol):
         ...
 
     def unload(self, code: ErrorCode) -> Effects:
-        """The log is out of reach: fail all pending requests with `code`."""
+        """The shard is being dropped: fail all pending requests with `code`."""
         ...
 
     def on_loaded(self, now_ms: int) -> Effects:
-        """All records have been replayed: start the timers of those who were there before."""
+        """All records have been replayed: start the timers of existing members and transactions."""
         ...

@@ -13,8 +13,7 @@ class DelayedJob(Protocol):
 
     @property
     def is_tried_again(self) -> bool:
-        """Whether to retry after a failure. Only if its file names are never reused: a retry could remove new
-        files."""
+        """Whether to retry after a failure. Not if its file names may be reused: a retry could remove new files."""
         ...
 
     def begin(self) -> bool:

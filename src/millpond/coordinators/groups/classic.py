@@ -30,7 +30,7 @@ from millpond.wire.messages import GroupMetadataValue
 
 
 class State(StrEnum):
-    """The names are those that tools show."""
+    """State names as tools show them."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -53,8 +53,8 @@ assert ALLOWED.keys() == set(State)
 CAN_REBALANCE: Final = frozenset(state for state, then in ALLOWED.items() if State.PREPARING in then)
 
 SUBSCRIBED_NAMES_MAX: Final = 50_000
-"""At most this many topic names in the members' subscriptions are parsed, equal lists once: everything waits
-meanwhile."""
+"""Limit on topic names parsed from the members' subscriptions, with equal lists counted once: parsing blocks the
+event loop."""
 SUBSCRIPTIONS_COMPARED_MAX: Final = 16
 """A subscription is compared with at most this many parsed ones."""
 
@@ -71,7 +71,7 @@ class ClassicGroup:
         self.record_bytes = 0
         """The largest size that its record can have with its members' metadata and assignments."""
         self.loaded_bytes = 0
-        """The same as loaded from the log: it may be as large again, whatever the limit."""
+        """The same as loaded from the log: the group may reach that size again, whatever the limit."""
         self.state = State.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
@@ -80,15 +80,15 @@ class ClassicGroup:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         self.pending: dict[str, None] = {}
-        """Member ids that were handed out and that nobody has joined with yet."""
+        """Member IDs that were handed out but have not joined yet."""
         self.unsynced: dict[str, None] = {}
         """Members of this generation that have not requested their assignment yet."""
         self.initial_wait: tuple[int, int] | None = None
         """While the first members of an empty group gather: how long this round lasts, and what is left after it."""
         self.began_alone_ms: int | None = None
-        """When its first member got everything because nobody else had joined; None once that is past."""
+        """When the first member got all partitions because no other had joined; None once that no longer matters."""
         self.members_seen_max = 0
-        """The most members it has had at once, as far as this coordinator knows."""
+        """The most members it has had at once, as seen by this coordinator."""
         self.has_newcomers = False
         """A member joined in this round, so more may come."""
         self.subscribed: frozenset[str] | None = None
@@ -159,7 +159,7 @@ class ClassicGroup:
         return self._common
 
     def elected_protocol(self) -> str:
-        """Of the common protocols the one with the most votes; of equals, the one named first."""
+        """The common protocol with the most votes; on a tie, the one named first."""
         candidates = self.common_protocols()
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -300,7 +300,7 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Make a member leader that has joined; False if none has."""
+        """Ensure that the leader has joined, electing another member if necessary; False if none has."""
         if self.leader is not None and self.members[self.leader].joining:
             return True
         joined = next((member.id for member in self.members.values() if member.joining), None)
@@ -383,7 +383,8 @@ class ClassicGroup:
         self.subscribed = self._subscribed_topics()
         self._subscribed_bytes = names_bytes(self.subscribed or ())
         if not self.memory.has_room(self._subscribed_bytes):
-            # Many short names in little metadata take twenty times the memory. Without them nothing expires early.
+            # Many short names take twenty times the memory of their metadata. Dropping them makes nothing expire
+            # early.
             self.subscribed, self._subscribed_bytes = None, 0
         self._keep(self._subscribed_bytes)
 
@@ -403,7 +404,7 @@ class ClassicGroup:
                     names_left -= len(names)
                     read = (*read, head)[-SUBSCRIPTIONS_COMPARED_MAX:]
         except MalformedMessage:
-            # The leader understands its members; that we do not is no reason to stop them.
+            # Only the group leader has to understand this metadata: do not refuse the members.
             return None
         return frozenset(topics)
 
@@ -413,7 +414,7 @@ def promise_bytes(member_id: str) -> int:
 
 
 def assignments_bytes(assignments: Mapping[str, bytes]) -> int:
-    """By member; member ids are counted with the members."""
+    """Memory for the assignments; member IDs are counted with the members."""
     return sum(ASSIGNMENT_BYTES + len(each) for each in assignments.values())
 
 

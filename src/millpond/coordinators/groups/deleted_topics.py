@@ -18,7 +18,7 @@ from millpond.coordinators.groups.timers import TimerKey
 
 DELETED: Final = "deleted"
 FORGOTTEN_NOW_MAX: Final = 100
-"""How many offsets of a shard are removed at once when topics are deleted: all shards do so at the same time."""
+"""Offsets a shard removes at once when topics are deleted: all shards do so at the same time."""
 FORGOTTEN_MAX: Final = 1_000
 """The same for each step after that."""
 PAUSE_MS: Final = 1
@@ -54,7 +54,7 @@ class DeletedTopics:
         self.on_deleted(turn, gone, last_offset)
 
     def forget_some(self, turn: Turn, most: int = FORGOTTEN_MAX) -> None:
-        """Remove some offsets, and the rest a little later: requests wait meanwhile."""
+        """Remove some offsets now and the rest a little later, so as not to delay requests."""
         waiting: dict[str, None] = {}
         keys: dict[OffsetKey, None] = {}
         while self._groups and len(keys) < most:

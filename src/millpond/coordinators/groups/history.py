@@ -1,7 +1,7 @@
 """Why a group rebalanced, and what it cost: a bounded history of its rebalances.
 
-It answers the question asked at three in the morning: who joined or left, why, which partitions moved, and for how
-long nobody read them. Each rebalance is published when it is over, for the broker to keep.
+It answers the questions of an operator on call: which members joined or left, why, which partitions moved, and how
+long they went unread. Each rebalance is published when it is over, for the broker to keep.
 
 Clients that join and leave endlessly must not fill the memory. All histories of a node share a part of it; when that
 is used up, a group drops its oldest rebalances, and keeps little more of the last one than its existence.
@@ -31,7 +31,7 @@ from millpond.wire.messages import ConsumerProtocolAssignment
 MOVES_MAX = 1000
 """How many moves of one rebalance are listed; the rest are counted."""
 ASSIGNMENTS_BYTES_MAX = 256 << 10
-"""The largest changed assignments that are analysed: everything else waits meanwhile."""
+"""Size limit of changed assignments that are analysed: the analysis blocks the event loop."""
 NOT_COUNTED = -1
 CAUSES_MAX = 1000
 CAUSES_MIN = 4

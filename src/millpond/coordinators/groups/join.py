@@ -98,7 +98,7 @@ def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
         return True
     member = group.members.get(member_id)
     if group.state is State.PREPARING:
-        # Members that have not rejoined may never do so; only those who have are counted.
+        # Count only members that have rejoined: the others may never do so.
         is_waiting = member is not None and member.joining is not None
         return is_waiting or len(group.members) < size_max or group.joining_count < size_max
     return member is not None or len(group.members) < size_max

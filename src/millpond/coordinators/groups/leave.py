@@ -1,4 +1,4 @@
-"""LeaveGroup and session timeouts: how members leave, by themselves, by an administrator, or by silence."""
+"""LeaveGroup and session timeouts: members leave by themselves, through an administrator, or by timing out."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def on_session_end(turn: Turn, group: ClassicGroup, member_id: str) -> None:
     if member is None:
         return
     if member.is_waiting and not member.is_new:
-        # It waits for us, so its silence is not its fault; only a new member may have gone away.
+        # A member with a pending request cannot send heartbeats; only a new one may have gone away.
         expect_heartbeat(turn, group, member)
         return
     group.history.note(member.cause(Why.TIMED_OUT, turn.now_ms))

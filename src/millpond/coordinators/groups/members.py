@@ -51,7 +51,7 @@ class Member:
 
     @property
     def record_bytes(self) -> int:
-        """The most that is written for it, whatever becomes of its group."""
+        """The largest size of its part of the group's record, whatever the group's protocol."""
         names = (self.id, self.instance_id, self.client_id, self.client_host)
         return member_record_bytes(names, self.protocols) + len(self.assignment)
 

@@ -1,5 +1,4 @@
-"""How much memory groups take, and whether there is room for more: everything that clients can make them keep is
-counted.
+"""Memory accounting of groups: counts everything that clients can make a group keep, and enforces the limit.
 
 The amounts approximate what Python needs, measured once; what matters is that nothing repeatable is free. A group
 itself is not counted, because the number of groups has its own limit.
@@ -37,7 +36,7 @@ MOVE_BYTES: Final = 160
 """In the history: a rebalance, a cause, a partition that changed owners."""
 
 HISTORY_SHARE: Final = 4
-"""Histories may take one part in this many of the limit, in addition to it: nobody is refused because of the past."""
+"""Histories may take one part in this many of the limit, on top of it, so that they never cause a refusal."""
 
 ENDLESS: Final = 1 << 62
 

@@ -56,8 +56,8 @@ def prepare(turn: Turn, group: ClassicGroup) -> None:
 def _gathering_ms(turn: Turn, group: ClassicGroup) -> int:
     """How long to wait for further members.
 
-    If the delay is left to us, a single member waits only briefly, for the sake of a person who starts one consumer.
-    If a second one joins soon after, or several were seen before, more are expected.
+    With the adaptive delay a single member waits only briefly, so that one consumer started by hand reads at once. If
+    a second one joins soon after, or several were seen before, more are expected.
     """
     delay_ms = turn.settings.initial_rebalance_delay_ms
     if delay_ms != CHOSEN_BY_GROUP:
@@ -99,7 +99,7 @@ def on_join_timeout(turn: Turn, group: ClassicGroup) -> None:
         group.has_newcomers = False
         _wait_for_joins(turn, group, delay_ms)
     elif left_ms > 0 and group.joining_count < len(group.members):
-        # The member that began alone has yet to learn of the others.
+        # The member that began alone has not learned of the others yet.
         group.initial_wait = None
         _wait_for_joins(turn, group, left_ms)
     else:
@@ -109,7 +109,7 @@ def on_join_timeout(turn: Turn, group: ClassicGroup) -> None:
 
 
 def complete_join(turn: Turn, group: ClassicGroup) -> None:
-    """Continue with those who have joined. Static members may stay away for a while and keep their part."""
+    """Continue with the members that have joined. Absent static members keep their place for a while."""
     turn.timers.cancel(TimerKey(JOIN_PHASE, group.group_id))
     for member in [each for each in group.members.values() if not each.joining and not each.is_static]:
         group.history.note(member.cause(Why.DID_NOT_JOIN, turn.now_ms))

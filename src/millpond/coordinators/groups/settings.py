@@ -14,10 +14,10 @@ GATHERING_MS = 3000
 """That delay for a group that had several members before, and how soon after the first member's assignment a
 second one must join for the group to wait for more."""
 ALONE_MS = 300
-"""That delay for a first member that nobody else has joined: too short to notice, and long enough for members that
-one program starts together."""
+"""That delay for a first member while it is alone: too short to notice, but long enough for members started together
+by one program."""
 COMPANY_MS = 1000
-"""Once several members have joined, the group waits until nobody has joined for this long."""
+"""Once several members have joined, the group waits until no member has joined for this long."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ from millpond.wire.kernel import ShortCommit
 RETENTION: Final = "retention"
 EXPIRE_GROUPS_MAX: Final = 500
 EXPIRE_OFFSETS_MAX: Final = 2_000
-"""How many groups are checked for retention in one step, and how many offsets. A group may have more of them, but
-no more are removed."""
+"""Groups and offsets checked for retention per step. The last group may have more offsets, but no more than this are
+removed."""
 EXPIRE_PAUSE_MS: Final = 10
 
 TOPICS: Final = "topics"
@@ -60,7 +60,7 @@ NEVER: Final = -1
 """The topic change that a newly loaded group has seen."""
 
 CONSUMER: Final = "consumer"
-"""The timer of a group that keeps its own clocks."""
+"""The timer of a group that manages its own deadlines."""
 
 
 class GroupShard:
@@ -84,7 +84,7 @@ class GroupShard:
         """Refused if the limit of groups is reached."""
         self._to_expire: deque[str] = deque()
         self._to_look_again: OrderedDict[str, int] = OrderedDict()
-        """Groups that have yet to re-evaluate their topics, with the latest change that they have seen."""
+        """Groups that still have to re-evaluate their topics, with the latest change that they have seen."""
 
     # Requests.
 
@@ -149,7 +149,7 @@ class GroupShard:
             self.registry.drop_if_hollow(group)
 
     def _join_instead(self, turn: Turn, empty: ConsumerGroup, request: Request, body: m.JoinGroupRequest) -> None:
-        """An empty group becomes what its next member needs, unless that one is refused."""
+        """An empty consumer group becomes classic for a classic member, unless its join is refused."""
         joined = self._turn(turn.now_ms)
         group = self.registry.prepared_classic(body.group_id)
         try:
@@ -351,7 +351,7 @@ class GroupShard:
         return description.list_groups(self.groups.values(), states, types)
 
     def history(self, group_id: str) -> list[Rebalance]:
-        """Why the group rebalanced, oldest first; empty if unknown."""
+        """The group's rebalances, oldest first; empty for an unknown group."""
         group = self.groups.get(group_id)
         return list(group.history.rebalances) if group else []
 
@@ -402,7 +402,7 @@ class GroupShard:
                 on_sync_timeout(turn, group)
 
     def _expire(self, turn: Turn) -> None:
-        """Check some groups, and the rest a little later: requests wait meanwhile."""
+        """Check some groups now and the rest a little later, so as not to delay requests."""
         if not self._to_expire:
             self._to_expire.extend(self.groups)
         groups_left, offsets_left = EXPIRE_GROUPS_MAX, EXPIRE_OFFSETS_MAX
@@ -443,7 +443,7 @@ class GroupShard:
         return turn.effects
 
     def _look_again(self, turn: Turn) -> None:
-        """Let some groups re-evaluate their topics, and the rest a little later: requests wait meanwhile."""
+        """Re-evaluate the topics of some groups now and the rest a little later, so as not to delay requests."""
         patterns = self.shared.patterns
         changed_since = cache(patterns.changes.since)
         work_max = patterns.work + LOOK_AGAIN_WORK_MAX

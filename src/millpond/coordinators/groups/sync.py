@@ -48,7 +48,7 @@ def _checked_assignments(turn: Turn, group: ClassicGroup, body: SyncGroupRequest
     turn.shared.memory.check(assignments_bytes(assignments) - assignments_bytes(group.assignments))
     before = (member.assignment for member in group.members.values())
     growth_bytes = sum(map(len, assignments.values())) - sum(map(len, before))
-    # A group that was too large in the log may continue: without an assignment nobody in it would read.
+    # A group loaded from the log that is too large may continue: without an assignment no member would read.
     if group.loaded_bytes <= turn.settings.group_bytes_max:
         check_classic_growth(group.record_bytes, growth_bytes, turn.settings.group_bytes_max)
     return assignments

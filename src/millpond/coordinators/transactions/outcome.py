@@ -1,4 +1,4 @@
-"""How a transaction ends: by its client, by its timeout, by a successor; and what the markers lead to.
+"""How a transaction ends: by EndTxn, by its timeout or by a new producer, and its completion after the markers.
 
 With transactions v2 every end raises the epoch. So a late request has an old epoch: it is answered as a retry or
 refused, but never decides the next transaction. With v1 the epoch stays the same, and a late EndTxn looks like a
@@ -30,7 +30,7 @@ def end(
     now_ms: int,
     take_producer_id: TakeProducerId,
 ) -> Verdict:
-    """EndTxn. NONE without steps means that the transaction had ended that way before."""
+    """EndTxn. NONE without steps means that the transaction had already ended with this outcome."""
     if current is None:
         return Verdict(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if _is_retry(current, producer_id, epoch):
@@ -44,7 +44,7 @@ def end(
     raises_epoch = client_version >= TRANSACTIONS_V2
     if current.state is not State.ONGOING:
         if current.state in DECIDED and current.client_version >= TRANSACTIONS_V2:
-            # The end of the next transaction, before the markers of this one are written.
+            # This ends the next transaction, before the markers of the current one are written.
             return Verdict(ErrorCode.CONCURRENT_TRANSACTIONS)
         if not raises_epoch:
             return _answer_again(current, committed)
@@ -68,7 +68,7 @@ def end(
 
 
 def fence(current: Transaction, now_ms: int, take_producer_id: TakeProducerId) -> Verdict:
-    """Abort an ongoing transaction without its client: with a raised epoch, which fences the client."""
+    """Abort an ongoing transaction on the coordinator's initiative; the raised epoch fences the client."""
     next_producer_id = NO_ID
     if current.exhausted:
         taken = take_producer_id()
@@ -84,7 +84,7 @@ def fence(current: Transaction, now_ms: int, take_producer_id: TakeProducerId) -
 
 
 def complete(current: Transaction, now_ms: int) -> Transaction:
-    """All markers of a decided transaction are written."""
+    """The state after all markers are written."""
     is_commit = current.state is State.PREPARE_COMMIT
     done = replace(
         current.moved(State.COMPLETE_COMMIT if is_commit else State.COMPLETE_ABORT, now_ms), partitions=frozenset()
@@ -95,7 +95,7 @@ def complete(current: Transaction, now_ms: int) -> Transaction:
 
 
 def _with_completion(prepared: Transaction, now_ms: int) -> tuple[Transaction, ...]:
-    """Without partitions there is no marker to wait for."""
+    """Complete at once if there are no partitions, and so no markers to wait for."""
     return (prepared,) if prepared.partitions else (prepared, complete(prepared, now_ms))
 
 

@@ -42,7 +42,7 @@ def describe(
 def list_all(
     transactions: Iterable[Transaction], request: m.ListTransactionsRequest, now_ms: int
 ) -> m.ListTransactionsResponse:
-    """Those that pass every filter; an empty filter matches everything."""
+    """The transactions that pass every filter; an empty filter matches everything."""
     try:
         matches = _matcher(request.transactional_id_pattern)
         return _list_matching(transactions, request, now_ms, matches)
@@ -76,7 +76,7 @@ def _list_matching(
 
 
 def _matcher(pattern: str | None) -> Callable[[str], bool]:
-    """BadPattern, at once or while it is matched, if it is invalid or too expensive."""
+    """BadPattern, now or during a match, if the pattern is invalid or too expensive."""
     if not pattern:
         return lambda _: True
     if len(pattern) > PATTERN_LENGTH_MAX:

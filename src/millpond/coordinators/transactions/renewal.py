@@ -1,4 +1,4 @@
-"""InitProducerId with a transactional id: the newest producer gets the id, every older one is fenced by its epoch."""
+"""InitProducerId with a transactional ID: the newest producer gets a new epoch, which fences all older ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Renewal(NamedTuple):
 
     shown_epoch: int
     answered: bool
-    """Whether the epoch has been raised for it; else its open transaction is still being aborted."""
+    """Whether its epoch has been raised; otherwise its open transaction is still being aborted."""
 
 
 def begin(transactional_id: str, timeout_ms: int, now_ms: int, take_producer_id: TakeProducerId) -> Verdict:
@@ -62,7 +62,7 @@ def renew(
         if shown is not None and shown.epoch != current.producer_epoch:
             return Verdict(ErrorCode.PRODUCER_FENCED)
         fenced = fence(current, now_ms, take_producer_id)
-        # The raised epoch is in the abort markers, and is never given to a client, which retries for the next.
+        # The raised epoch is only for the abort markers; the client retries and gets the next one.
         return fenced if fenced.error else Verdict(ErrorCode.CONCURRENT_TRANSACTIONS, fenced.steps)
     rested = replace(
         current.moved(State.EMPTY, now_ms),
@@ -75,7 +75,7 @@ def renew(
         if renewal is None or renewal.shown_epoch != shown.epoch:
             return Verdict(ErrorCode.PRODUCER_FENCED)
         if renewal.answered:
-            # The response was lost. No other producer has come since, or the renewal would be forgotten.
+            # The response was lost. No other producer has registered since, or this renewal would have been dropped.
             unchanged = replace(rested, previous_producer_id=current.previous_producer_id)
             return Verdict(ErrorCode.NONE, (unchanged,))
     if not current.exhausted:

@@ -33,11 +33,11 @@ from millpond.wire import messages as m
 
 OFFSETS_TOPIC = "__consumer_offsets"
 EXPIRED_AT_ONCE_MAX = 1_000
-"""Tombstones of one step: they make one batch."""
+"""Maximum tombstones per step: they make one batch."""
 FENCED_PARTITIONS_MAX = 1_000
-"""How many partitions the transactions that time out in one step may have; a single one may have more."""
+"""Maximum partitions of transactions timed out in one step; a single transaction may have more."""
 ASK_AGAIN_MS = 1_000
-"""How long to wait for a producer id that was not available when a transaction timed out."""
+"""Delay before retrying if no producer ID was available when a transaction timed out."""
 
 BROKERS_ADD_FROM = 4
 """From this version on AddPartitionsToTxn comes from brokers, for several transactions at once."""
@@ -71,7 +71,7 @@ class WriteMarkers:
 
 
 class Life(NamedTuple):
-    """Times in coordinator time: the timestamps in records depend on the wall clock."""
+    """In coordinator time, since timestamps in records depend on the wall clock."""
 
     began_ms: int
     """When the latest transaction began."""
@@ -187,7 +187,7 @@ class TransactionShard:
             wanted = partitions_of(each.topics)
             name = each.transactional_id
             if name in seen:
-                # Each id is decided on the state before this request.
+                # Each ID is decided based on its state before this request, so only once.
                 errors = dict.fromkeys(wanted, ErrorCode.CONCURRENT_TRANSACTIONS)
             elif each.verify_only:
                 errors = self._membership(name, each.producer_id, each.producer_epoch, wanted)
@@ -280,7 +280,7 @@ class TransactionShard:
     # Markers and time
 
     def markers_written(self, transactional_id: str, producer_id: int, epoch: int, now_ms: int) -> Effects:
-        """Every partition of a `WriteMarkers` has its marker. Idempotent."""
+        """All markers of a `WriteMarkers` order are written. Idempotent."""
         current = self.transactions.get(transactional_id)
         if current is None or not self.awaits_markers(transactional_id, producer_id, epoch):
             return Effects()
@@ -296,7 +296,7 @@ class TransactionShard:
         )
 
     def on_time(self, now_ms: int) -> Effects:
-        """Abort some of the expired transactions, and the rest in the next step: requests wait meanwhile."""
+        """Abort some of the expired transactions and the rest in later steps, so as not to delay requests."""
         effects = Effects()
         wall_ms = self._begin(now_ms)
         left = FENCED_PARTITIONS_MAX
@@ -355,11 +355,11 @@ class TransactionShard:
         self._lives[name] = Life(began_ms, self._at_ms)
         if transaction.state is State.ONGOING:
             self._timers.set(name, began_ms + transaction.timeout_ms + 1)
-            # It uses its new epoch, so it has received it.
+            # The producer uses its new epoch, so it has received the response.
             self._renewals.pop(name, None)
 
     def on_loaded(self, now_ms: int) -> Effects:
-        """Markers may have been written or not: they are written again, which does no harm."""
+        """Write the markers of decided transactions again: which ones exist is unknown, and repeating is harmless."""
         self._sweep_ms = now_ms + self.settings.expiration_interval_ms
         wall_ms = self._begin(now_ms)
         effects = Effects()
@@ -381,7 +381,7 @@ class TransactionShard:
         self._wall_ahead_ms = wall_ms - now_ms
 
     def _begin(self, now_ms: int) -> int:
-        """Begin a step; the wall clock time, for timestamps."""
+        """Begin a step; returns the wall clock time, for timestamps."""
         self._at_ms = now_ms
         return now_ms + self._wall_ahead_ms
 

@@ -1,4 +1,4 @@
-"""The states of a transactional id, as the log numbers them, and all transitions."""
+"""The states of a transactional ID, numbered as in the log, and all transitions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class State(IntEnum):
     EMPTY = 0
     ONGOING = 1
     PREPARE_COMMIT = 2
-    """Decided, for good; the markers are being written."""
+    """The outcome is final; the markers are being written."""
     PREPARE_ABORT = 3
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
@@ -43,6 +43,6 @@ DECIDED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
 """The outcome is decided, but not written everywhere."""
 
 RESTING = frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT})
-"""No transaction is open: the id may begin one, be renewed, or expire."""
+"""No transaction is open: the ID may begin one, get a new epoch, or expire."""
 
 BY_LABEL = {state.label: state for state in State}

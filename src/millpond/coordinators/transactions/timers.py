@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 
 class Timers:
-    """Deadlines that may be too early, never too late: the caller checks those that are due."""
+    """Deadlines may be early but never late: the caller checks each due ID."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, str]] = []
@@ -16,7 +16,7 @@ class Timers:
         return len(self._heap)
 
     def set(self, name: str, deadline_ms: int) -> None:
-        """Check `name` at this time, or before."""
+        """Make `name` due at this time or earlier."""
         known = self._earliest.get(name)
         if known is None or deadline_ms < known:
             self._earliest[name] = deadline_ms
@@ -26,7 +26,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> str | None:
-        """Take one that is due, earliest first."""
+        """Take the earliest ID that is due; None if there is none."""
         while self._heap and self._heap[0][0] <= now_ms:
             deadline_ms, name = heappop(self._heap)
             if self._earliest.get(name) == deadline_ms:

@@ -1,4 +1,4 @@
-"""What the coordinator knows about one transactional id: a value, replaced as a whole by each record."""
+"""The state of one transactional ID: an immutable value, replaced as a whole by each record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRANSACTIONS_V2 = 2
 """The brokers add partitions as they are written to, and every transaction raises the epoch (KIP-890)."""
 
 TakeProducerId = Callable[[], int | None]
-"""An unused producer id; None if there is none at hand, and the client should retry."""
+"""Returns an unused producer ID; None if none is available now, and the client should retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Transaction:
     previous_producer_id: int = NO_ID
     """The producer id before the latest record: it identifies the retry of a request that rotated the id."""
     next_producer_id: int = NO_ID
-    """Takes over when the markers are written, because the epochs of this one are used up."""
+    """The producer ID that takes over once the markers are written, because this one's epochs are used up."""
     client_version: int = TRANSACTIONS_V1
     """The transaction protocol that the client spoke."""
 
@@ -45,7 +45,7 @@ class Transaction:
         return is_exhausted(self.producer_epoch)
 
     def is_heir(self, producer_id: int) -> bool:
-        """Whether this producer already knows the producer id that is about to take over."""
+        """Whether this producer already uses the producer ID that is about to take over."""
         return producer_id == self.next_producer_id != NO_ID
 
     def moved(self, state: State, now_ms: int) -> Transaction:
@@ -64,5 +64,5 @@ class Verdict(NamedTuple):
 
 
 def is_exhausted(epoch: int) -> bool:
-    """A client never gets the very last epoch, so that there is always one left to fence it with."""
+    """Whether no epoch is left for the client: the last one is reserved for fencing it."""
     return epoch >= EPOCH_MAX - 1

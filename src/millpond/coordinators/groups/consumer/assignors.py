@@ -1,4 +1,4 @@
-"""Who should read what: pure functions from members and topics to a target for every member.
+"""Assignors: pure functions from members and topics to a target assignment for every member.
 
 Both keep as much of the last target as balance allows, since every partition that moves pauses. The order of the
 members given decides where counts alone do not, so the same input always gives the same target.
@@ -132,7 +132,7 @@ def range_(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> dic
             alike[tuple(subscribers), topics[topic_id]].append(topic_id)
     last_readers = _last_readers(members)
     for (readers, count), topic_ids in alike.items():
-        # Who had a number in the first of the topics in which anyone had it.
+        # The previous reader of each number, from the first of these topics that has one.
         had = dict(ChainMap(*(last_readers[topic_id] for topic_id in topic_ids if topic_id in last_readers)))
         for number, member_id in enumerate(_divided(readers, count, had)):
             load[member_id].update(TopicIdPartition(topic_id, number) for topic_id in topic_ids)
@@ -149,7 +149,7 @@ def _subscribers_by_topic(members: Mapping[str, Subscriber], topics: Mapping[UUI
 
 
 def _last_readers(members: Mapping[str, Subscriber]) -> dict[UUID, dict[int, str]]:
-    """Who had each partition and still subscribes to its topic; the first, if several had it."""
+    """The previous owner of each partition that still subscribes to its topic; the first, if there were several."""
     readers: dict[UUID, dict[int, str]] = defaultdict(dict)
     for member_id, subscriber in members.items():
         for topic_id, number in subscriber.target:

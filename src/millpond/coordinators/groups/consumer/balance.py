@@ -144,7 +144,7 @@ class _Sizes:
         return self._members[max(self._floors.get(giver, 0), self.least)]
 
     def note_floor(self, size: int, giver: str, reached: Iterable[str]) -> None:
-        """The giver reaches no smaller member; nor do those it reaches, who reach nobody else.
+        """The giver reaches no smaller member; nor do those it reaches, which reach no others.
 
         That stays true. Chains of others may lead it to more members, but those are no smaller than the ends of these
         chains, and the ends it reached before.

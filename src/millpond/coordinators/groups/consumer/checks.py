@@ -115,7 +115,7 @@ def check_classic_bytes(state: GroupState, old: Member, told: MemberMetadata, by
     """Refused if its classic members have more metadata than a classic group may: left alone, they become one."""
     before_bytes = _classic_bytes(old.id, old.metadata) if old.id in state.members else 0
     more_bytes = _classic_bytes(old.id, told) - before_bytes
-    # Most repeat what they sent before: then nobody else has to be checked.
+    # Most members repeat what they sent before: then the others need not be checked.
     if more_bytes > 0:
         known_bytes = sum(_classic_bytes(each.id, each.metadata) for each in state.members.values())
         check_classic_growth(known_bytes, more_bytes, bytes_max)

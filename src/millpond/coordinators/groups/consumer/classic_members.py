@@ -131,7 +131,7 @@ def decide_sync(group: Surroundings, draft: Draft, request: Request, now_ms: int
     protocol, subscription = classic.supported[0]
     if body.protocol_type not in (None, CONSUMER_PROTOCOL) or body.protocol_name not in (None, protocol):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    # A member that has yet to revoke partitions has joined already: it must learn which before it rejoins.
+    # A member that still has to revoke partitions has already joined: it must learn which ones before it rejoins.
     if draft.state.epoch > member.epoch and member.current.state is not MemberState.UNREVOKED:
         group.watch.rejoin(member.id, now_ms + member.metadata.rebalance_timeout_ms)
         raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)

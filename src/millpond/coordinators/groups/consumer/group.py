@@ -116,7 +116,7 @@ class ConsumerGroup(Surroundings):
         return frozenset(chain.from_iterable(self.state.subscriptions()))
 
     def is_concerned_by(self, topics: Collection[str], matched: Callable[[str], bool]) -> bool:
-        """Whether the group reads, or would read, any of these topics; `matched` tells that for a pattern."""
+        """Whether the group reads, or would read, any of these topics; `matched` decides that for a pattern."""
         return any(map(matched, self.state.patterns)) or any(
             topic in topics for member in self.state.members.values() for topic in member.metadata.topics
         )
@@ -164,10 +164,7 @@ class ConsumerGroup(Surroundings):
         return self._answer(decide_heartbeat, request, now_ms, refusal)
 
     def beat(self, member_id: str, epoch: int, client_id: str, client_host: str, now_ms: int) -> bool:
-        """A heartbeat without changes: whether that is all and nothing else is due.
-
-        If not, nothing has changed.
-        """
+        """Handle a heartbeat without changes. If anything else is due, return False and change nothing."""
         state = self.state
         member = state.members.get(member_id)
         if (
@@ -281,7 +278,7 @@ class ConsumerGroup(Surroundings):
             if classic is None and member.current.state is MemberState.UNREVOKED and member.current.revoking:
                 self.watch.revocation(member.id, now_ms + member.metadata.rebalance_timeout_ms)
 
-    # The only way to change durable state.
+    # The only method that changes durable state.
 
     def replay(self, key: m.Message, value: m.Message | None, at_ms: int) -> None:
         had_members, kept_bytes = bool(self.state.members), self.state.kept_bytes

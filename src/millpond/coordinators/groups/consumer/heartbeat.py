@@ -41,7 +41,7 @@ from millpond.wire import messages as m
 def decide_heartbeat(
     group: Surroundings, draft: Draft, request: Request, now_ms: int
 ) -> m.ConsumerGroupHeartbeatResponse:
-    """Write the effects of the heartbeat into the draft; the response. Refused before any soft state has changed."""
+    """Write the heartbeat's effects to the draft; returns the response. Refused before any soft state has changed."""
     body = request.body
     assert isinstance(body, m.ConsumerGroupHeartbeatRequest)
     check_request(body, request.version, group.settings, group.patterns)

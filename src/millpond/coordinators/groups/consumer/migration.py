@@ -34,8 +34,8 @@ from millpond.metadata.image import Image
 from millpond.wire import messages as m
 
 UPGRADE_ITEMS_MAX: Final = 200_000
-"""The most topics and partitions in the metadata and assignments of a classic group that is upgraded: all of it is
-read and written while everything waits."""
+"""The most topics and partitions in the metadata and assignments of a classic group that is upgraded: reading and
+writing all of it blocks the event loop."""
 
 
 class ClassicMemberView(Protocol):
@@ -141,7 +141,7 @@ def _taken_over(classic: ClassicGroupView, member: ClassicMemberView, image: Ima
 
 
 def answer_parked(classic: ClassicGroupView, effects: Effects) -> None:
-    """Tell those who wait for a rebalance of the classic group that there is another one."""
+    """Answer requests pending on the classic group's rebalance, so that their members rejoin."""
     for member in classic.members.values():
         if member.joining is not None:
             effects.reply(
@@ -185,7 +185,7 @@ def _classic_value(draft: Draft, members: Sequence[Member], image: Image, now_ms
         protocol_type=CONSUMER_PROTOCOL,
         generation=draft.state.epoch,
         protocol=protocol,
-        # No leader: whoever loads this makes a member compute the assignment.
+        # No leader: on loading this record, the coordinator starts a rebalance in which a member assigns.
         leader=None,
         current_state_timestamp=now_ms,
         members=[_classic_member(member, protocol, image) for member in members],

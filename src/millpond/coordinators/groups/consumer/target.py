@@ -36,7 +36,7 @@ def topics_meant(group: Surroundings, pattern: str, old: ResolvedPattern | None)
         return topics
     sight = group.sights.get(pattern)
     if sight is None:
-        # Nobody has sent it since this coordinator was loaded. The first heartbeat evaluates it again.
+        # No member has sent it since this coordinator was loaded. The first heartbeat evaluates it again.
         known = frozenset(old.topics if old else ())
         return tuple(name for name in topics if name in known)
     return tuple(filter(sight.sees, topics))

@@ -10,8 +10,8 @@ NAMES_KEPT: Final = 10_000
 
 
 class TopicChanges:
-    """Changes are numbered from 1. Those that all have seen are dropped, and so are the oldest if there are too
-    many."""
+    """Changes are numbered from 1. Those that all groups have seen are dropped, and so are the oldest if there are
+    too many."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -42,6 +42,6 @@ class TopicChanges:
         return names
 
     def forget(self) -> None:
-        """Everyone has seen all of them."""
+        """All groups have seen all changes: drop the names."""
         self._names.clear()
         self._forgotten = self.count
