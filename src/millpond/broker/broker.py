@@ -298,7 +298,7 @@ class Broker:
     def _compare_clocks(self) -> None:
         """Compare this node's clock with the controller's, which has just stamped the node's registration.
 
-        With a clock far ahead, all records would look expired and be deleted on every replica this node leads.
+        With a clock far ahead, all records would look expired, and be deleted on all replicas of partitions led here.
         """
         written_ms = self.controller.written_ms(self.image.brokers[self.node_id].epoch)
         if written_ms is None:
