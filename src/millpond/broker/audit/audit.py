@@ -1,9 +1,9 @@
-"""Who did or was refused what, when, from where: one object an event, for a log that is kept.
+"""The audit log: who did what or was refused it, when and from where, as one JSON object per event.
 
-Only what was named is told: bytes of a request (salts, keys, tokens) never are, and of a setting whose name says that
-it is secret, only the name. Each change is told, and all of them are kept apart from what did not change anything: of
-that, what comes again and again (a client that asks a thousand times a second for what it may not) is told once, and
-then counted. A line every `REPEAT_MS` says how often, or later if whoever caused it has had more than a share.
+Secrets are left out: byte fields of a request (salts, keys, tokens) are never written, and neither is the value of a
+setting whose name marks it as secret. Every change is written, to a file separate from events that changed nothing.
+Those are written once and then counted while they repeat, as with a client that is refused a thousand times a second.
+A line every `REPEAT_MS` has the count, or a later one if the client that caused it is over its budget.
 """
 
 from __future__ import annotations
@@ -29,38 +29,37 @@ if TYPE_CHECKING:
     from millpond.broker.requests.call import Call
 
     Sink = Callable[[str, "Chapter"], None]
-    """Takes a line without its end, and where it belongs; never waits."""
+    """Takes a line without its newline, and its chapter; never blocks."""
 
 K = TypeVar("K")
 
 REPEAT_MS: Final = 10_000
 REPEATED_MAX: Final = 1_000
 FROM_ONE_MAX: Final = 100
-"""So many different events of a kind are told apart while they repeat, in all and of one source; what comes on top is
-counted. Whoever tries a thousand names must not hide by them what he or another does next, nor fill the files
-with them."""
+"""Limits on the distinct repeating events of one kind, in total and per source; events beyond them are only counted.
+A client that tries a thousand names must not hide later events behind them, nor fill the files."""
 
 KEPT_BYTES: Final = 160 << 20
-"""What the files of a chapter have room for, unless somebody says otherwise."""
+"""The default total size of a chapter's files."""
 
 ITEMS_MAX: Final = 100
-"""So many items a line tells of. What was changed is told in several lines, what failed is cut."""
+"""Items per line. A change with more takes several lines; a failed request is truncated."""
 ITEMS_TOLD_MAX: Final = 10_000
-"""More than a request can have that is handled as one."""
+"""More than the number of items in a request that is handled in one slice."""
 ERRORS_TOLD_APART: Final = 5
-"""What differs only in further errors counts as the same."""
+"""Failures that differ only in errors beyond these count as the same event."""
 TEXT_MAX: Final = 255
-"""Of a text that somebody else chose."""
+"""The longest text from a client that is written in full."""
 
 DEEDS: Final = frozenset({19, 20, 21, 30, 31, 33, 34, 37, 38, 39, 40, 42, 43, 44, 45, 47, 49, 51, 57, 64, 80, 81})
 """The keys of all APIs that change something other than records, offsets and memberships."""
 
 OF_NODES: Final = frozenset({27, 56, 58, 62, 63})
-"""What nodes ask each other all the time, and an admin may ask, too: markers, who is in sync, envelopes,
-registrations, that a node shall be fenced or leave."""
+"""Requests that nodes send each other all the time and an admin may send too: transaction markers, ISR changes,
+envelopes, broker registrations, and heartbeats that fence or remove a node."""
 
 BY_ANYBODY: Final = frozenset({38, 39, 40})
-"""Those of them that need no right: whoever has logged in may make, renew and end own tokens, all day long."""
+"""Changes that need no ACL: any authenticated user may create, renew and expire its own tokens, without limit."""
 
 PERHAPS_DONE: Final = frozenset(
     {
@@ -70,7 +69,7 @@ PERHAPS_DONE: Final = frozenset(
         ErrorCode.NOT_CONTROLLER,
     }
 )
-"""Errors after which a change may have been made all the same."""
+"""Errors after which a change may have been made anyway."""
 
 _UNTOLD: Final = frozenset({"timeout_ms", "assignments", "cluster_id", "voter_directory_id", "listeners"})
 _ACL_APIS: Final = (30, 31)
@@ -84,34 +83,34 @@ _WORDS: Final[Mapping[str, type[Operation | AclResource | PatternType | Permissi
     "resource_pattern_type": PatternType,
     "pattern_type_filter": PatternType,
 }
-"""What the numbers in ACLs mean."""
+"""The enums behind the numeric fields of ACL requests."""
 
 _CONFIG_KINDS: Final = {2: "topic", 4: "broker", 8: "broker-logger", 16: "client-metrics", 32: "group"}
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 
 
 class Chapter(StrEnum):
-    """What is kept apart, so that nobody pushes out the one by the other."""
+    """The separate logs, each with its own files, so that events of one cannot rotate out those of another."""
 
     CHANGES = "audit"
-    """What was changed by whoever has the right to it: every single one."""
+    """Every change made by an authorized client."""
     TOKENS = "audit.tokens"
-    """Delegation tokens: every single one, but who has logged in may make them all day long."""
+    """Every change to a delegation token, kept apart because any authenticated user can make them without limit."""
     ACCESS = "audit.access"
-    """Who came, and what was refused or came to nothing: anybody can cause that."""
+    """Logins, refusals and failed requests: events that any client can cause."""
 
 
 @dataclass(slots=True)
 class _Counted:
-    """Something that came more often than it was told."""
+    """An event that occurred more often than it was written."""
 
     source: Source
     first_ms: int
     last_ms: int
     times: int = 0
-    """How often it was not told."""
+    """Occurrences not written yet."""
     is_told: bool = False
-    """Whether it was told once."""
+    """Whether its first occurrence was written."""
 
     def add(self, wall_ms: int) -> None:
         if not self.times:
@@ -130,7 +129,7 @@ class _Counted:
 
 
 class Audit:
-    """Writes what happens into `sink`; without one nothing is noted, and nobody need ask."""
+    """Writes events into `sink`. Without one nothing is recorded, and callers can skip the work if not `is_on`."""
 
     def __init__(self, sink: Sink | None, clock: Clock, node_id: int, kept_bytes: int = KEPT_BYTES) -> None:
         self.is_on = sink is not None
@@ -139,19 +138,19 @@ class Audit:
         self._node_id = node_id
         self._budget = AuditBudget(kept_bytes, clock.monotonic_ms())
         self._repeated: dict[tuple[str, str], _Counted] = {}
-        """What came in this interval, as JSON by its kind; longer where there was no budget to tell of it."""
+        """Events of this interval by kind and facts as JSON; kept longer while there is no budget to write them."""
         self._apart: Counter[tuple[str, Source | None]] = Counter()
-        """How many of these there are, by kind and source, and by kind alone."""
+        """The number of `_repeated` events by kind and source, and by kind alone."""
         self._beyond: dict[tuple[str, str, str], _Counted] = {}
-        """What could not be told apart: by kind, address and who it was."""
+        """Events beyond the limits of `_repeated`, merged by kind, address and principal."""
         self._is_timed = False
 
     def logged_in(self, principal: Principal, host: str, listener: str, by: str) -> None:
-        """`by` is how: a mechanism, or a certificate."""
+        """`by` is the SASL mechanism, or "certificate"."""
         self._note_often("login", principal=str(principal), host=host, listener=listener, by=by)
 
     def not_logged_in(self, name: str | None, host: str, listener: str, by: str, reason: str) -> None:
-        """`name` is who they said they are, if they did."""
+        """`name` is the user that the client claimed to be, if it did."""
         self._note_often(
             "login_failed", claimed=_cut(name or ""), host=host, listener=listener, by=_cut(by), reason=_cut(reason)
         )
@@ -169,11 +168,11 @@ class Audit:
         )
 
     def turned_away(self, host: str, reason: str) -> None:
-        """A connection that was not taken, or ended because of a limit."""
+        """A connection was refused, or closed because of a limit."""
         self._note_often("turned_away", host=host, reason=_cut(reason))
 
     def deed(self, call: Call, key: int, name: str, request: Struct) -> Callable[[Any], None]:
-        """Note a change that is about to be made; the result wants the response to it, and then tells of both."""
+        """Capture a request before its change is made; call the result with the response to write the event."""
         facts = _plain_struct(request, key, [ITEMS_TOLD_MAX])
         principal, host = str(call.principal), call.client_host
         client_id = _cut(call.client_id or "")
@@ -194,7 +193,7 @@ class Audit:
         return tell
 
     def flush(self) -> None:
-        """Tell what was only counted so far; for the end."""
+        """Write all events that were only counted so far; called at shutdown."""
         for key, each in list(self._repeated.items()):
             if each.times:
                 self._tell_repeated(key, each)
@@ -205,7 +204,7 @@ class Audit:
         self._beyond.clear()
 
     def _note_often(self, event: str, once: Mapping[str, Any] | None = None, /, **facts: Any) -> None:
-        """`once` is told beside the facts where these are told at once."""
+        """`once` is added to the facts when the event is written right away."""
         if not self.is_on:
             return
         wall_ms = self._clock.wall_ms()
@@ -232,12 +231,12 @@ class Audit:
     def _beyond_of(self, event: str, host: str, principal: str, source: Source) -> _Counted:
         apart = (event, host if source.is_user else source.name, principal)
         if apart not in self._beyond and len(self._beyond) >= REPEATED_MAX:
-            # Still by user or stranger: the one must not use up what may be told of the other.
+            # Users and unauthenticated clients stay separate: neither may use up the budget of the other.
             apart, source = (event, "", "users" if source.is_user else ""), Source("", source.is_user)
         wall_ms = self._clock.wall_ms()
         return self._beyond.setdefault(apart, _Counted(source, wall_ms, wall_ms, is_told=True))
 
-    # What was counted is told every now and then.
+    # Counted events are written periodically.
 
     def _set_timer(self) -> None:
         if not self._is_timed:
@@ -245,7 +244,7 @@ class Audit:
             self._clock.call_later(REPEAT_MS, self._turn)
 
     def _turn(self) -> None:
-        """Tell as much as there is a budget for; whoever has used the least of it comes first."""
+        """Write as much as the budget allows, sources with the most budget left first."""
         self._is_timed = False
         for key in [key for key, each in self._repeated.items() if not each.times]:
             self._forget(key)
@@ -262,7 +261,8 @@ class Audit:
             self._set_timer()
 
     def _make_room(self) -> None:
-        """Whoever has caused more than can be told must not keep it from being told what others do."""
+        """Merge counted events when more than half the table is used, so that one client's events cannot keep those
+        of others from being listed separately."""
         for key, each in list(self._repeated.items()):
             event, facts = key
             if self._apart[event, None] > REPEATED_MAX // 2:
@@ -299,18 +299,18 @@ class Audit:
         self._budget.take(source, size, self._clock.monotonic_ms())
 
     def _write_parts(self, chapter: Chapter, event: str, who: Mapping[str, object], facts: dict[str, Any]) -> None:
-        """Each thing that was changed is named: nobody hides one behind a hundred others."""
+        """Name every resource that was changed, so that none can be hidden behind a hundred others."""
         parts = _parts(facts)
         for number, asked in enumerate(parts, 1):
             part = {"part": number, "parts": len(parts)} if len(parts) > 1 else {}
             self._write(chapter, event, {**who, **part, "asked": asked})
 
     def _write(self, chapter: Chapter, event: str, facts: Mapping[str, object]) -> int:
-        """The size of the line."""
+        """Write one line and return its size."""
         if self._sink is None:
             return 0
         time = _time(self._clock.wall_ms())
-        # In ASCII: whatever somebody called a topic, a line stays a line.
+        # ASCII only: no topic name can break a line in two.
         line = json.dumps({"time": time, "node": self._node_id, "event": event, **facts})
         self._sink(line, chapter)
         return len(line)
@@ -326,7 +326,7 @@ def _cut(text: str) -> str:
 
 
 def _parts(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was asked for, with some of the things in its lists in each part."""
+    """Split a request into parts, each with some of the items of its lists."""
     if _weight(facts) <= ITEMS_MAX:
         return [facts]
     parts: list[dict[str, Any]] = []
@@ -344,14 +344,14 @@ def _parts(facts: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _weight(value: Any) -> int:
-    """How many items there are in it."""
+    """The number of list items, at all levels."""
     if isinstance(value, dict):
         return sum(map(_weight, value.values()))
     return sum(1 + _weight(each) for each in value) if isinstance(value, list) else 0
 
 
 def _cut_items(value: Any, left: list[int]) -> Any:
-    """The same with as many items as are `left`."""
+    """The value with at most `left` list items."""
     if isinstance(value, dict):
         return {name: _cut_items(each, left) for name, each in value.items()}
     if not isinstance(value, list):
@@ -367,7 +367,7 @@ def _cut_items(value: Any, left: list[int]) -> Any:
 
 
 def _plain(value: Any, key: int, left: list[int], field: str = "") -> Any:
-    """A part of a request as JSON knows it, without what is secret. `left` is how many items may still be told."""
+    """A part of a request as JSON, without secrets. `left` is the number of list items still allowed."""
     match value:
         case Struct():
             return _plain_struct(value, key, left)
@@ -406,7 +406,7 @@ def _plain_struct(value: Struct, key: int, left: list[int]) -> dict[str, Any]:
 
 
 def _hide_unknown(configs: Iterable[Any]) -> None:
-    """What nobody knows may be a secret, as to DescribeConfigs."""
+    """An unknown setting may be a secret; DescribeConfigs hides it too."""
     for each in configs:
         if isinstance(each, dict) and "value" in each and str(each.get("name")) not in NODE:
             each["value"] = HIDDEN
@@ -426,7 +426,7 @@ def _word(field: str, number: int, key: int) -> int | str:
 
 
 def _errors(response: Any) -> dict[str, str]:
-    """What went wrong in a response, by what it was about."""
+    """The errors of a response, by the resource they concern."""
     found: dict[str, str] = {}
     _collect(response, "", found)
     return found
@@ -451,13 +451,13 @@ def _collect(value: Any, about: str, found: dict[str, str]) -> None:
 
 
 def _may_have_changed(response: Any) -> bool:
-    """Whether some of what was asked for was done, or may have been, though there are errors."""
+    """Whether part of the request was carried out, or may have been, despite the errors."""
     codes = list(_codes(response))
     return any(code == ErrorCode.NONE or code in PERHAPS_DONE for code in codes)
 
 
 def _codes(value: Any) -> Iterator[int]:
-    """The error codes of a response: where it has one for each thing that it is about, those; else its own."""
+    """The error codes of a response: those of its items where it has them and no error of its own, else its own."""
     inner = [
         code
         for name in value._names

@@ -1,1 +1,1 @@
-"""The listeners of a node and the connections of its clients."""
+"""A node's listeners and its client connections."""

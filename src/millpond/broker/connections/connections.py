@@ -1,4 +1,4 @@
-"""All connections: how many there may be, who has been silent too long, and the end of them all."""
+"""All client connections of a node: connection limits, idle timeouts and shutdown."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from millpond.broker.authentication.logins import Witness
 
 SCRATCH_BYTES = 64 * 1024
-"""One buffer that all connections read into; what is left of a frame in it moves to a buffer of its own."""
+"""The read buffer that all connections share; an incomplete frame moves to a separate buffer."""
 
 SPARE_BYTES_MAX = 8 << 20
-"""How much of the memory of large requests is kept for the next ones."""
+"""Buffer memory of finished large requests that is kept for reuse."""
 
 UNSENT_BYTES_MAX = 4 * 1024 * 1024
-"""A client that leaves this much unread is not read from until it has caught up."""
+"""Reading from a client stops while it has this many response bytes unread."""
 
 BY_CERTIFICATE = "certificate"
-"""How somebody has shown who they are, beside the mechanisms of a login."""
+"""The mechanism that the audit log names for a client authenticated by its TLS certificate."""
 
 
 class UnknownCertificate(RemoteError):
-    """A certificate that is good, and of nobody whom the node knows."""
+    """A valid certificate that no principal mapping rule matches."""
 
 
 class Connections:
@@ -64,7 +64,7 @@ class Connections:
         witness: Witness | None = None,
         begin_login: Callable[[str], Login | None] | None = None,
     ) -> None:
-        """`witness` hears of certificates; `begin_login` makes the login of a connection to the listener it names."""
+        """`witness` records certificate logins; `begin_login` creates the login for a connection to a listener."""
         self._dispatcher = dispatcher
         self._clock = clock
         self._settings = settings
@@ -76,9 +76,9 @@ class Connections:
         self._turns = Turns(clock)
         self._open: dict[Connection, str] = {}
         self._heavy: dict[Connection, int] = {}
-        """Those whose unsent answers held memory worth counting when they were last weighed, and how much."""
+        """Bytes of memory held by unsent responses, as last measured; connections that hold none are absent."""
         self._unweighed: dict[Connection, None] = {}
-        """Those to which something was added since."""
+        """Connections with responses added since the last measurement."""
         self.newcomers = Newcomers()
         self._witness = witness
         self._begin_login = begin_login
@@ -96,7 +96,7 @@ class Connections:
         return iter(self._open)
 
     def accept(self, link: Link) -> LinkHandler | None:
-        """Take a new peer, or None when it is one too many."""
+        """Accept a new connection, or return None when a limit refuses it."""
         settings = self._settings()
         host = link.peer.rpartition(":")[0]
         if self._closing or not self._has_room(host, link.listener, settings[MAX_CONNECTIONS]):
@@ -128,18 +128,18 @@ class Connections:
         return connection
 
     def _has_room(self, host: str, listener: str, most: int) -> bool:
-        """For a node there is, as long as somebody else can go."""
+        """Whether one more connection fits. A node gets in as long as a client connection can be dropped for it."""
         door = Door(listener, self._per_listener[listener], self._is_protected(listener))
         if not self._arrivals.admits(host, self._per_host.get(host, 0), len(self._open), door):
             return False
         return len(self._open) < most or self._send_somebody_away(most)
 
     def _is_protected(self, listener: str) -> bool:
-        """Whether nodes come by a listener that is not that of everybody."""
+        """Whether this is a listener for nodes and clients have another one."""
         return len(self._listeners) > 1 and self._listeners[listener].is_for_nodes
 
     def _send_somebody_away(self, most: int) -> bool:
-        """End the connection of a client on which nothing has moved for longest, if there is one."""
+        """Drop the client connection that has been inactive longest; False when there is none."""
         clients = (each for each in self._open if each.is_open and not self._is_protected(each.link.listener))
         least_active = min(clients, key=lambda each: each.last_active_ms, default=None)
         if least_active is None:
@@ -151,12 +151,12 @@ class Connections:
         return True
 
     def _admit(self, connection: Connection) -> None:
-        """Who a new peer is, as far as its listener says so."""
+        """Identify a new peer as far as its listener allows, and start its login where one is required."""
         listener = self._listeners[connection.link.listener]
         connection.protocol = listener.protocol
         if listener.protocol.has_login and self._begin_login is not None:
             connection.login = self._begin_login(listener.name)
-        # Whoever has not agreed on keys is a newcomer, too: nobody knows yet whether they ever will.
+        # A peer in the TLS handshake is a newcomer too: it may never complete the handshake.
         is_known = not listener.protocol.has_login and not connection.link.is_encrypted
         self.identify(connection, ANONYMOUS if is_known else None)
         if connection.link.is_encrypted and not listener.protocol.has_login:
@@ -181,10 +181,10 @@ class Connections:
             self._witness.logged_in(principal, host, link.listener, BY_CERTIFICATE)
 
     def identify(self, connection: Connection, principal: Principal | None) -> None:
-        """It is known now who asks by this connection; None where they have to log in (again) first.
+        """Set the principal of this connection; None when it has to log in (again) first.
 
-        Only a super user can be a node; or anybody, by a listener of the nodes that cannot tell who comes. A token is
-        not enough: a node speaks in the name of others, and could make itself another token.
+        Only a super user can be a node, except on a node listener without authentication, where any peer can. A
+        delegation token is not enough: a node acts on behalf of others and could create itself another token.
         """
         connection.principal = principal
         if connection.must_log_in != (principal is None):
@@ -194,7 +194,8 @@ class Connections:
         connection.may_be_node = is_super or (listener.is_for_nodes and not listener.authenticates)
 
     def _mark_newcomer(self, connection: Connection, is_newcomer: bool) -> None:
-        """Somebody who has to log in, or has done so: until then they get little, and not for long."""
+        """Mark a connection that has to log in, or clear the mark. Until it has logged in, its frames are limited to
+        `sasl.server.max.receive.size` and its time to the login timeout."""
         settings = self._settings()
         connection.must_log_in = is_newcomer
         limit = SASL_SERVER_MAX_RECEIVE_SIZE if is_newcomer else SOCKET_REQUEST_MAX_BYTES
@@ -224,14 +225,14 @@ class Connections:
         self._per_listener[connection.link.listener] -= 1
 
     def drop_idle(self) -> None:
-        """Close those on which nothing has moved for too long, whether they are silent or do not read, and those that
-        hold memory for a large request and do not send it."""
+        """Close connections that are idle, neither sending nor reading, and those that hold memory for a large
+        request without sending it."""
         now_ms = self._clock.monotonic_ms()
         idle_since = now_ms - self._settings()[CONNECTIONS_MAX_IDLE_MS]
         self._drop_newcomers(now_ms)
         memory = self._memory
         for connection in list(self._open):
-            # Also those that are to wait that long: whether their peer has gone is not seen while nothing is read.
+            # Throttled connections too: while nothing is read from them, a closed peer goes unnoticed.
             if connection.last_active_ms < idle_since:
                 connection.drop()
                 continue
@@ -243,7 +244,7 @@ class Connections:
         self._drop_heaviest()
 
     def _note_slow(self, connection: Connection) -> None:
-        """It held memory for a request that did not come, and others waited for it."""
+        """Log that a connection held request memory that others waited for, without sending its request."""
         limit = QUEUED_MAX_REQUEST_BYTES
         self._arrivals.limits.note(limit.name, self._settings()[limit], peer=connection.link.peer)
 
@@ -251,13 +252,13 @@ class Connections:
         self._unweighed[connection] = None
 
     def _drop_heaviest(self) -> None:
-        """Close those whose answers hold most of the memory for them, until it is enough."""
+        """Close the connections with the most unsent response memory until the total is within its limit."""
         most = self._settings()[QUEUED_MAX_RESPONSE_BYTES]
         self._weigh(self._unweighed)
         self._unweighed = {}
         if sum(self._heavy.values()) <= most:
             return
-        # Some may have read since, and of those who do not there may be thousands: all are weighed only now.
+        # Some clients may have read since. There may be thousands of connections, so all are measured only here.
         self._weigh(list(self._heavy))
         total = sum(self._heavy.values())
         for connection in sorted(self._heavy, key=self._heavy.__getitem__, reverse=True):
@@ -279,14 +280,14 @@ class Connections:
                 self._heavy.pop(each, None)
 
     def _drop_newcomers(self, now_ms: int) -> None:
-        """Whoever has not logged in in time."""
+        """Drop connections that have not logged in in time."""
         allowed_ms = self._settings()[LOGIN_TIMEOUT_MS]
         for connection in self.newcomers.late(now_ms - allowed_ms):
             self._arrivals.limits.note(LOGIN_TIMEOUT_MS.name, allowed_ms, peer=connection.link.peer)
             connection.drop()
 
     def begin_closing(self) -> None:
-        """Take nobody new; close every connection that is not owed an answer."""
+        """Accept no new connections, and close every connection without a pending response."""
         self._closing = True
         for connection in list(self._open):
             if not connection.is_waiting():

@@ -1,4 +1,4 @@
-"""The listeners of a node while it runs: where each of them is, and what others are told of them."""
+"""The listeners of a running node: the addresses they are bound to, and those they advertise."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 class Listeners:
     def __init__(self, settings: Sequence[ListenerSettings]) -> None:
         self._settings = tuple(settings)
-        # The one by which nodes reach each other comes first, those of controllers last. Who comes by one of them is
-        # told of others of the same name alone, so clients never hear of the latter.
+        # The inter-broker listener comes first, controller listeners last. A client only sees endpoints of the
+        # listener name it connected to, so clients never see the latter.
         self._told = sorted(self._settings, key=lambda each: (not each.is_preferred, not each.is_for_clients))
         self._first = next((each for each in self._settings if each.is_for_clients), self._settings[0])
         self._open: list[Listener] = []
         self._addresses: dict[str, tuple[str, int]] = {}
 
     def open(self, network: Network, accept: Callable[[Link], LinkHandler | None]) -> None:
-        """Listen on all of them. OSError when an address or a certificate cannot be had: then on none."""
+        """Listen on all of them, or on none: OSError when an address or a certificate is unavailable."""
         try:
             for each in self._settings:
                 listener = network.listen(each.host, each.port, accept, each.tls, each.name)
                 self._open.append(listener)
-                # Kept beyond the listener's life: whoever is still answered while the broker drains may ask for it.
+                # Kept after the listener closes: requests that are answered while the broker drains may need it.
                 self._addresses[each.name] = listener.host, listener.port
         except OSError:
             self.close()
@@ -51,19 +51,19 @@ class Listeners:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where the first one for clients listens, or listened until the broker began to drain."""
+        """The address of the first client listener, also after the broker began to drain."""
         assert self._addresses, "not started"
         return self._addresses[self._first.name]
 
     def advertised(self) -> tuple[str, int]:
-        """What the clients of the first one are told, as far as that is the same for all of them."""
+        """The advertised address of the first client listener, or the address it is bound to."""
         return self._advertised(self._first)
 
     def _advertised(self, settings: ListenerSettings) -> tuple[str, int]:
         return settings.advertised or self._addresses[settings.name]
 
     def end_points(self) -> tuple[BrokerEndpoint, ...]:
-        """As a node registers them; first the one by which the other nodes reach it."""
+        """The endpoints for the broker registration, inter-broker listener first."""
         return tuple(BrokerEndpoint(each.name, *self._advertised(each), each.protocol.number) for each in self._told)
 
     def texts(self) -> tuple[str, str]:
@@ -82,8 +82,8 @@ def addresses_for(
 ) -> list[tuple[int, str, int, str | None]]:
     """Id, host, port and rack of every live broker, as a client on this connection reaches it.
 
-    That is by the broker's listener of the same name. Where a node listens on every address, the client gets the one
-    that it connected to: other nodes that do so are on the same machine.
+    The address is that of the broker's listener of the same name. For a broker that listens on every address, the
+    client gets the host that it connected to: other nodes that do so are on the same machine.
     """
     addresses = []
     for broker in list(image.brokers.values()):
@@ -96,5 +96,5 @@ def addresses_for(
 
 
 def end_point_of(end_points: Sequence[BrokerEndpoint], listener: str) -> BrokerEndpoint | None:
-    """Where a broker serves those who came by a listener of this name here; None where it does not."""
+    """The broker's endpoint for clients that connected to a listener of this name; None when it has none."""
     return next((each for each in end_points if each.name == listener), None)

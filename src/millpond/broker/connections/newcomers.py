@@ -1,4 +1,4 @@
-"""Connections that have to log in yet: which of them has to go when there are too many, and which is late."""
+"""Connections that have not logged in yet: which to drop when there are too many, and which are late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 class Newcomers:
     def __init__(self) -> None:
         self._came_ms: dict[Connection, int] = {}
-        """In the order of their arrival."""
+        """In order of arrival."""
         self._by_host: dict[str, dict[Connection, None]] = {}
 
     def __len__(self) -> int:
@@ -30,13 +30,13 @@ class Newcomers:
             del self._by_host[host]
 
     def superfluous(self) -> Connection:
-        """Of those from the address with the most of them, the oldest: whoever means to log in does it at once, and
-        that one has had the most time."""
+        """The oldest connection from the address with the most of them: a genuine client logs in at once, and this
+        one has had the most time."""
         crowd = max(self._by_host.values(), key=len)
         return next(iter(crowd))
 
     def late(self, since_ms: int) -> list[Connection]:
-        """Those that came before this moment."""
+        """Connections that arrived before `since_ms`."""
         found = []
         for connection, came_ms in self._came_ms.items():
             if came_ms >= since_ms:
