@@ -1,1 +1,1 @@
-"""Who may do what, and what an API needs."""
+"""Authentication mechanisms, the authorizer, quotas and connection limits."""

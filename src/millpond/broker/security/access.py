@@ -1,4 +1,4 @@
-"""Who answers whether somebody may do something. Without an authorizer everybody may do everything."""
+"""The authorizer interface. Without an authorizer every client may do everything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Access(Protocol):
-    """Asked once for each thing that a request names, if it `is_on`."""
+    """Called once for each resource that a request names, if it `is_on`."""
 
     is_on: bool
 
@@ -20,21 +20,21 @@ class Access(Protocol):
     ) -> bool: ...
 
     def may_often(self, connection: Asker, operation: Operation, topic: str) -> bool:
-        """The same of a topic, for what producers and consumers ask again and again by one connection."""
+        """`may` for a topic, cached per connection because producers and consumers repeat the same check."""
         ...
 
     def may_any(self, principal: Principal, host: str, operation: Operation, resource: AclResource) -> bool:
-        """Whether there is any thing of this kind to which they may do this."""
+        """Whether the principal may do this to any resource of this type."""
         ...
 
     def is_super(self, principal: Principal) -> bool:
-        """Whether they may do everything, whatever ACLs say."""
+        """Whether the principal may do everything, whatever the ACLs say."""
         ...
 
     def note_refused(
         self, principal: Principal, host: str, operation: Operation, resource: AclResource, name: str
     ) -> None:
-        """Somebody has asked for what they may not, and is told so."""
+        """Record a request that is answered with an authorization error."""
         ...
 
 

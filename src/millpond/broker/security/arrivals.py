@@ -1,4 +1,4 @@
-"""Who may open one more connection: how many there may be, from one address and in all, and how fast they come."""
+"""Admission of new connections: limits on their number and on their rate, per address, per listener and in total."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from millpond.metadata.quotas import CONNECTION_CREATION_RATE, IP
 from millpond.metadata.records import ClientQuotaRecord
 
 ADDRESSES_MAX: Final = 20_000
-"""So many addresses are measured at once; those that come later share one measure."""
+"""Addresses with a separate rate bucket; further ones share a single bucket."""
 
 LAST_TENTH: Final = 10
-"""One address never takes the last tenth of all connections: somebody else must be able to come in."""
+"""One address never takes the last tenth of all connections, so that others can still connect."""
 
 EVERYBODY: Final = ""
 BY_LISTENER: Final = "listener "
-"""No address begins like that."""
+"""A key prefix that no address begins with."""
 
 
 class Door(NamedTuple):
-    """The listener by which somebody comes."""
+    """The listener that a new connection arrives on."""
 
     name: str
     open_count: int
-    """Connections that have come by it."""
+    """Open connections of this listener."""
     is_protected: bool
-    """Nodes come by it, and clients have another: what those do there keeps no node out."""
+    """Whether it is for nodes and clients have another one, so that client connections never keep a node out."""
 
 
 class Arrivals:
-    """Asked once for each new connection."""
+    """Called once for each new connection."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class Arrivals:
         limits: MetLimits,
         on_refused: Callable[[str, str], None] = lambda *_: None,
     ) -> None:
-        """`on_refused` hears of whom no connection is taken, and why."""
+        """`on_refused` is called with the address of a refused connection and the limit that refused it."""
         self._on_refused = on_refused
         self._clock = clock
         self._settings = settings
         self.limits = limits
         self._rates: dict[str | None, float] = {}
-        """By address; that of None is for all others."""
+        """Connection rate quotas by address; None is the default."""
         self._buckets: Buckets[str] = Buckets(ADDRESSES_MAX)
 
     def replay(self, record: ClientQuotaRecord) -> None:
-        """The metadata have it now, or have it no more."""
+        """Apply a quota that was set or removed."""
         part = record.entity[0]
         if part.entity_type != IP or record.key != CONNECTION_CREATION_RATE:
             return
@@ -75,9 +75,9 @@ class Arrivals:
             self._rates[address] = record.value
 
     def admits(self, host: str, open_here: int, open_in_all: int, door: Door) -> bool:
-        """Whether one more may come from `host`, which has `open_here` of all connections that are open.
+        """Whether `host`, which has `open_here` of all open connections, may open one more.
 
-        By the listener of the nodes also where there are as many as there may be: somebody else has to go then.
+        A protected listener admits connections beyond the total limit too; the caller drops another one for it.
         """
         settings = self._settings()
         most = settings[MAX_CONNECTIONS]
@@ -115,7 +115,7 @@ class Arrivals:
         now_ms = self._clock.monotonic_ms()
         bucket = self._buckets.of(key, EVERYBODY, rate, burst_seconds(settings), now_ms)
         if bucket.left(now_ms) < 1:
-            # Not counted: whoever is refused and comes again at once would never be let in.
+            # A refused connection is not charged: a client that reconnects at once would never get in.
             return False
         bucket.take(1, now_ms)
         return True

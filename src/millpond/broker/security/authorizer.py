@@ -1,6 +1,6 @@
-"""Kafka's StandardAuthorizer: super users, then what the ACLs in the metadata say, else no.
+"""Kafka's StandardAuthorizer: super users first, then the ACLs of the metadata, deny otherwise.
 
-What was asked once is remembered until an ACL comes or goes, so that most questions cost one look into a dictionary.
+Decisions are cached until an ACL is added or removed, so most checks cost one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     NoteRefused = Callable[[Principal, str, Operation, AclResource, str], None]
 
 ANSWERS_MAX: Final = 50_000
-"""So many answers are remembered; then it begins anew."""
+"""Cached decisions; the cache is cleared when it is full."""
 
 NAME_LENGTH_MAX: Final = 300
-"""Those about longer names are not: there are hardly any, but for whoever wants to fill the memory."""
+"""Decisions on longer names are not cached: such names are rare, except from a client that tries to fill memory."""
 
 OWN: Final = "__"
 OF_PROGRAMS: Final = "__millpond"
-"""So begin the topics in which our own programs keep what they must not lose (`__millpond_spark`), beside those of
-brokers. Whoever changes one of them has been given just that, by an ACL whose pattern begins with `OWN`: a right on
-all topics is none on these."""
+"""Prefix of the topics in which our own programs keep durable state (`__millpond_spark`), beside Kafka's internal
+topics. Changing one of these takes an ACL whose pattern begins with `OWN`: an ACL on all topics does not cover
+them."""
 
 CHANGES: Final = frozenset({Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS})
 TOPIC: Final = AclResource.TOPIC
 
 GRANTED_MAX: Final = 1_000
-"""Of so many topics a connection remembers that it may write to them, and likewise read them."""
+"""Topics that a connection caches as writable, and likewise as readable."""
 
 _Question = tuple[str, str, str, int, int, str | None]
 
@@ -63,11 +63,11 @@ class Authorizer:
         self._image = image
         self._super_users = frozenset((each.kind, each.name) for each in super_users)
         self._allows_unnamed = allows_unnamed
-        """Whether everybody may do everything to what no ACL is about."""
+        """Whether resources without any ACL are open to every principal."""
         self._answers: dict[_Question, bool] = {}
         self._asked: Acls | None = None
         self._version = -1
-        """The ACLs that the answers are from, and their version."""
+        """The version of the ACLs in `_asked`, from which the cached decisions are."""
 
     def may(self, principal: Principal, host: str, operation: Operation, resource: AclResource, name: str) -> bool:
         acls = self._image.acls
@@ -76,7 +76,8 @@ class Authorizer:
         question = principal.kind, principal.name, host, operation, resource, name
         answer = self._answers.get(question)
         if answer is None:
-            # Who makes a topic says how long it keeps its records; those of brokers nobody else can make.
+            # CREATE is restricted as well, because the creator of a topic sets its retention. Internal topics need
+            # no such rule: clients cannot create them.
             is_change = operation in CHANGES and is_own_topic(name)
             is_own = resource is TOPIC and (is_change or (operation == Operation.CREATE and is_of_programs(name)))
             named_by = OWN if is_own else ""
@@ -107,7 +108,7 @@ class Authorizer:
         answer = self._answers.get(question)
         if answer is None:
             ruling = acls.ruling_of_any(str(principal), host, operation, resource)
-            # Where unnamed things are everybody's there is always one.
+            # If resources without ACLs are open to all, there is always one.
             unnamed = self._allows_unnamed and ruling is not Ruling.DENIED
             answer = self.is_super(principal) or unnamed or ruling is Ruling.ALLOWED
             self._keep(question, answer)
@@ -132,12 +133,12 @@ class Authorizer:
 
 
 def is_own_topic(name: str) -> bool:
-    """Whether the state of brokers or of our own programs is in it."""
+    """Whether the topic holds state of the brokers or of our own programs."""
     return name in INTERNAL_TOPICS or is_of_programs(name)
 
 
 def is_of_programs(name: str) -> bool:
-    """Whether the state of our own programs is in it."""
+    """Whether the topic holds state of our own programs."""
     return name.startswith(OF_PROGRAMS)
 
 
@@ -146,12 +147,12 @@ def _forget_it(principal: Principal, host: str, operation: Operation, resource: 
 
 
 def asks_for_rights(settings: Settings) -> bool:
-    """As soon as some listener asks who comes, or an authorizer is named."""
+    """Whether an authorizer is configured or any listener authenticates its clients."""
     return bool(settings[AUTHORIZER_CLASS_NAME]) or any(each.authenticates for each in listeners_of(settings))
 
 
 def access_of(settings: Settings, image: Image, note_refused: NoteRefused | None = None) -> Access:
-    """Who is asked; everybody may do everything where nobody is."""
+    """The node's authorizer; EVERYBODY when authorization is off."""
     if not asks_for_rights(settings):
         return EVERYBODY
     return Authorizer(

@@ -1,4 +1,4 @@
-"""So much a second, and no more than so much at once: what goes beyond is owed, and waited for afterwards."""
+"""Token buckets: a rate per second with a maximum burst. Usage beyond that becomes a debt to wait off afterwards."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Final, Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 LOOK_MS: Final = 1_000
-"""So often it is looked for buckets to forget: whoever comes under a new name each time must not make it a habit."""
+"""The least time between two searches for buckets to evict, so that a client with ever new names cannot make every
+request search."""
 
 WAIT_MS_MAX: Final = (1 << 31) - 1
-"""The longest that the protocol can tell."""
+"""The longest throttle time that the protocol can carry."""
 
 
 RATE_MIN: Final = 1e-6
 RATE_MAX: Final = 1e18
-"""Less or more than that a second is as good as nothing, or as all: numbers beyond cannot be reckoned with."""
+"""Rates beyond these bounds are as good as zero or unlimited, and would break the arithmetic."""
 
 
 def kept_rate(rate: float) -> float:
@@ -25,21 +26,21 @@ def kept_rate(rate: float) -> float:
 
 
 class Bucket:
-    """What is left for somebody; below zero it is owed. Full at first."""
+    """What is left of a quota; negative when in debt. Full at first."""
 
     __slots__ = ("_at_ms", "_left", "capacity", "rate")
 
     def __init__(self, rate: float, seconds: float, now_ms: int) -> None:
         self.rate = kept_rate(rate)
-        """So much a second comes in."""
+        """Refill per second."""
         self.capacity = self.rate * seconds
-        """So much is in it at most."""
+        """The most it can hold."""
         self._left = self.capacity
         self._at_ms = now_ms
 
     def change(self, rate: float, seconds: float, now_ms: int) -> None:
-        """Another rate from now on. What is left or owed stays as many seconds' worth as it was; what is owed stays
-        as much as it was where that is sooner given back."""
+        """Change the rate. The balance keeps its worth in seconds; a debt keeps its amount instead where that is
+        paid off sooner."""
         left = self.left(now_ms)
         left_seconds = left / self.rate
         self.rate = kept_rate(rate)
@@ -58,20 +59,20 @@ class Bucket:
         self._left = self.left(now_ms) - amount
 
     def wait_ms(self, now_ms: int) -> int:
-        """How long until nothing is owed."""
+        """The time until the debt is paid off."""
         left = self.left(now_ms)
         return 0 if left >= 0 else min(ceil(-left * 1000 / self.rate), WAIT_MS_MAX)
 
     def is_full(self, now_ms: int) -> bool:
-        """Whether it is as one that nobody has taken from: it may be forgotten."""
+        """Whether it is no different from a new bucket, and so can be evicted."""
         return self.left(now_ms) >= self.capacity
 
 
 class Buckets(Generic[K]):
-    """Buckets by whom they belong to, made when they are asked for.
+    """Buckets by key, created on first use.
 
-    There are only so many at once, because who asks chooses the names. One that is full may be forgotten; where none
-    is, all who come later share one.
+    Their number is limited, because clients choose the keys. Full buckets can be evicted; when there are none, new
+    keys share one bucket per crowd.
     """
 
     def __init__(self, count_max: int, on_forgotten: Callable[[], None] = lambda: None) -> None:
@@ -85,7 +86,7 @@ class Buckets(Generic[K]):
         return len(self._buckets)
 
     def of(self, key: K, crowd: Hashable, rate: float, seconds: float, now_ms: int) -> Bucket:
-        """That of `key`; of the whole `crowd` where there are too many."""
+        """The bucket of `key`, or the shared one of its `crowd` when there are too many."""
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= self._count_max:

@@ -1,4 +1,4 @@
-"""Who exists: users and delegation tokens of the metadata, and the user by whom nodes log in to each other."""
+"""The users and delegation tokens of the metadata, and the user that nodes log in to each other as."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ NOBODYS: Final = Principal(USER, "nobody")
 
 @dataclass(frozen=True, slots=True)
 class NodeUser:
-    """Whom nodes log in as. All of them are told the password, so none needs the metadata to check it."""
+    """The user that nodes log in as. Its password is in every node's settings, so checking it needs no metadata."""
 
     name: str
     password: str = field(repr=False)
     mechanism: Mechanism = Mechanism.SCRAM_SHA_512
 
     def stretched(self, mechanism: Mechanism) -> tuple[bytes, int, bytes]:
-        """Salt, iterations, and what the password comes to with them; takes some milliseconds the first time."""
+        """Salt, iterations and the salted password; the first call takes some milliseconds."""
         return _stretched(self, mechanism)
 
     def credentials(self) -> Mapping[Mechanism, Credential]:
-        """What is kept of the password."""
+        """The SCRAM credentials derived from the password."""
         made = {}
         for mechanism in Mechanism:
             salt, iterations, stretched = self.stretched(mechanism)
@@ -42,8 +42,8 @@ class NodeUser:
 
 @cache
 def _stretched(user: NodeUser, mechanism: Mechanism) -> tuple[bytes, int, bytes]:
-    # The salt is the same on every node, as if the metadata had it. It must not follow from the password: everybody
-    # hears it, and could try out guesses by it.
+    # The salt is the same on every node, as if it came from the metadata. It must not be derived from the password:
+    # it is sent to any client, which could test guesses against it.
     salt = mac("sha512", b"the user of the nodes", f"{user.name} {mechanism}".encode())[:SALT_BYTES_USUAL]
     return salt, ITERATIONS_USUAL, salted(mechanism.hash_name, user.password.encode(), salt, ITERATIONS_USUAL)
 
@@ -63,12 +63,12 @@ class Users:
         self._proofs = proofs
         self._wall_ms = wall_ms
         self._own_secret = own_secret
-        """For as long as the nodes share none."""
+        """Used until the cluster has a shared secret."""
         self._node_name = "" if node_user is None else node_user.name
         self._node_credentials = {} if node_user is None else node_user.credentials()
 
     def credential(self, user: str, mechanism: Mechanism) -> tuple[Credential, bool]:
-        # Both are looked for in any case: it takes the same time whether the user exists or not.
+        # Both are always computed, so the time taken does not reveal whether the user exists.
         pretended = self._pretend(user, mechanism)
         known = self._image.scram.get(user, mechanism)
         if self.is_node(user):
@@ -92,7 +92,7 @@ class Users:
         return TokenFacts(token_id, Principal.parse(token.owner), password, end_ms(token)), True
 
     def _pretend(self, user: str, mechanism: Mechanism) -> Credential:
-        """Always the same for the same name, and alike to those that exist."""
+        """A fake credential: constant for a name, and shaped like those of real users."""
         shape = self._image.scram.usual_shape(mechanism)
         secret = self._image.scram.secret or self._own_secret
         drawn = b""

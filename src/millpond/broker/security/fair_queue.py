@@ -1,9 +1,9 @@
-"""Computing that any stranger can ask for (hashing a password, a handshake of TLS): off the loop, few jobs at a time,
-and each address in its turn.
+"""A queue for computation that unauthenticated clients can cause (password hashing, TLS handshakes): off the loop,
+a few jobs at a time, round-robin by address.
 
-A connection has at most one job here, so the queue is as long as there are connections that begin. Whoever opens
-many of them waits for himself: somebody from another address comes next. A job computes and does not wait for
-anybody else: the others behind it would wait, too.
+A connection has at most one job here, so the number of new connections bounds the queue. A client that opens many
+connections only delays itself: the next job is from another address. Jobs must not block, because the jobs behind
+them would be blocked too.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class FairQueue:
         self._workers = workers
         self._at_once_max = at_once_max
         self._waiting: dict[str, deque[tuple[Callable[[], Any], Later[Any]]]] = {}
-        """By address, in the order of their turns."""
+        """Jobs by address, next address first."""
         self._running = 0
 
     def __len__(self) -> int:
         return sum(len(jobs) for jobs in self._waiting.values())
 
     def run(self, host: str, job: Callable[[], T]) -> Later[T]:
-        """What the job returns or raises. One that nobody waits for any more is not done."""
+        """The job's result or exception. A job whose result was cancelled before its turn is skipped."""
         result: Later[T] = Later()
         self._waiting.setdefault(host, deque()).append((job, result))
         self._go_on()
@@ -45,7 +45,7 @@ class FairQueue:
             del self._waiting[host]
             job, result = jobs.popleft()
             if jobs:
-                # Its next turn comes after all others.
+                # Reinserted last: its next turn comes after all other addresses.
                 self._waiting[host] = jobs
             if not result.ended:
                 self._begin(job, result)

@@ -1,4 +1,4 @@
-"""What a connection was found to be allowed: producers and consumers ask for the same again and again."""
+"""The authorization cache of a connection: producers and consumers repeat the same checks on every request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Asker(Protocol):
-    """A connection, as far as rights have to do with it."""
+    """The part of a connection that the authorizer uses."""
 
     host: str
     principal: Principal | None
@@ -23,7 +23,7 @@ class Asker(Protocol):
 
 
 class Granted:
-    """What one connection was found to be allowed, while the ACLs are the same and so is the one who asks."""
+    """The topics that one connection may read or write, valid while its principal and the ACLs are unchanged."""
 
     __slots__ = ("_acls", "_principal", "_version", "topics")
 

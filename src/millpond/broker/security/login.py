@@ -1,6 +1,6 @@
-"""The login of one connection: what may come next, as a table; pure, driven by `logins`.
+"""The login state machine of one connection, as a transition table; pure, driven by `logins`.
 
-A connection that has logged in may do so again at any time (KIP-368), as the same user and by the same mechanism.
+A connection may re-authenticate at any time (KIP-368), as the same user and with the same mechanism.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class IllegalLoginState(RemoteError):
-    """A request that cannot come now. Whoever sends it has not logged in, so it is not answered."""
+    """A request that is illegal in this state. The client has not logged in, so it gets no response."""
 
 
 class State(Enum):
@@ -49,20 +49,20 @@ assert ALLOWED.keys() == set(State)
 
 @dataclass(slots=True)
 class Login:
-    """`mechanisms` are those of the listener, by name, each with what begins its conversation."""
+    """`mechanisms` are the listener's mechanisms by name, each with the factory of its conversation."""
 
     mechanisms: Mapping[str, Callable[[], Conversation]]
     state: State = State.NEW
     mechanism: str = ""
     is_raw: bool = False
-    """Whether what is shown comes without the header of a request, as it did before Kafka 1.0."""
+    """Whether SASL tokens come without a request header, as before Kafka 1.0."""
     was: Authenticated | None = None
-    """Who is logged in."""
+    """The principal of the last successful login."""
     began_ms: int = 0
-    """When the last login began, by the monotonic clock."""
+    """When the last login began, on the monotonic clock."""
     expiry: Timer | None = None
     expires_ms: int | None = None
-    """When the session ends, by the monotonic clock."""
+    """When the session ends, on the monotonic clock."""
     conversation: Conversation | None = None
 
     @property
@@ -76,7 +76,8 @@ class Login:
         self.state = after
 
     def begin(self, mechanism: str, *, is_raw: bool) -> None:
-        """A mechanism was chosen. LoginRefused where it is none of those, or another one than before."""
+        """Start with the chosen mechanism. LoginRefused if it is not enabled, or differs from the previous
+        login's."""
         self._go(Event.HANDSHAKE)
         make = self.mechanisms.get(mechanism)
         if make is None:
@@ -87,17 +88,17 @@ class Login:
         self.conversation = make()
 
     def hear(self, shown: bytes) -> AnswerLater:
-        """Something was shown. LoginRefused where it is wrong."""
+        """Process a SASL token. LoginRefused if it is wrong."""
         self._go(Event.TOKEN)
         assert self.conversation is not None
         return self.conversation.answer(shown)
 
     def go_on(self) -> None:
-        """It was right as far as it goes, and there is more to say."""
+        """The token was accepted, and the mechanism needs another round."""
         self._go(Event.CHECKED)
 
     def let_in(self, who: Authenticated) -> None:
-        """LoginRefused where it is another one than before."""
+        """Complete the login. LoginRefused if a re-authentication names another principal."""
         if self.was is not None and self.was.principal != who.principal:
             raise LoginRefused(f"{who.principal} where {self.was.principal} was logged in")
         self._go(Event.PASSED)
