@@ -1,8 +1,8 @@
-"""The broker's side of each SASL mechanism as a conversation: bytes in, bytes out. Knows no socket, clock or thread.
+"""The server side of each SASL mechanism as a conversation: bytes in, bytes out. No sockets, clocks or threads.
 
-What takes long (hashing a password, checking a signature) is handed back as `Work`, to be done elsewhere; where
-something has to come first (a key), as a `Later`. Whoever does not exist is asked the same questions as whoever does,
-and fails at the same point.
+Slow steps (hashing a password, checking a signature) are returned as `Work` for the caller to run off the loop; steps
+that have to wait for something first (a key) as a `Later`. An unknown user goes through the same exchange as a known
+one and fails at the same point.
 """
 
 from __future__ import annotations
@@ -41,28 +41,29 @@ ALL: Final = (PLAIN, *MECHANISMS, OAUTHBEARER)
 
 
 class LoginRefused(Exception):
-    """Whoever wants in has not shown who they are. The text is for our own log, not for them."""
+    """Authentication failed. The text is for our own log, not for the client."""
 
     def __init__(self, why: str, claimed: str | None = None) -> None:
         super().__init__(why)
         self.claimed = claimed
-        """Who they said they are."""
+        """The user that the client claimed to be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
     principal: Principal
     until_ms: int | None = None
-    """When what was shown stops being good, by the wall clock."""
+    """When the credential expires, on the wall clock."""
     shown: str = ""
-    """What was shown: the name of a user's mechanism, or the id of a token. With it gone, the session ends."""
+    """What the client authenticated with: its SCRAM mechanism, or the id of its delegation token. The session ends
+    when that credential or token is removed."""
     is_node: bool = False
-    """Whether it is the user of the nodes, whose sessions have no end."""
+    """Whether it is the node user, whose sessions never expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the broker says next. The conversation is over where somebody is `authenticated`."""
+    """The broker's next message. The conversation is complete when `authenticated` is set."""
 
     text: bytes
     authenticated: Authenticated | None = None
@@ -70,7 +71,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What has to be done off the loop; `then` goes on with its result."""
+    """A job to run off the loop; `then` continues with its result."""
 
     job: Callable[[], Any]
     then: Callable[[Any], Said]
@@ -82,12 +83,12 @@ AnswerLater: TypeAlias = Answer | Later[Answer]
 
 class Conversation(Protocol):
     def answer(self, heard: bytes) -> AnswerLater:
-        """LoginRefused ends it."""
+        """The reply to a client message. LoginRefused ends the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """A delegation token that is good now."""
+    """A delegation token, as a login needs it."""
 
     token_id: str
     owner: Principal
@@ -96,23 +97,23 @@ class TokenFacts:
 
 
 class Directory(Protocol):
-    """Who exists."""
+    """Looks up users and delegation tokens."""
 
     def credential(self, user: str, mechanism: Mechanism) -> tuple[Credential, bool]:
-        """The user's, or one that looks like it, and whether it is the user's."""
+        """The user's credential and True, or a fake of the same shape and False."""
 
     def token(self, token_id: str) -> tuple[TokenFacts, bool]:
-        """The same for a delegation token."""
+        """The delegation token and True, or a fake and False."""
 
     def is_node(self, user: str) -> bool:
-        """Whether it is the one by whom nodes log in to each other."""
+        """Whether this is the user that nodes log in to each other as."""
 
     def strongest(self, user: str) -> Mechanism:
-        """The mechanism whose credential a password in clear is compared with."""
+        """The mechanism whose credential a PLAIN password is checked against."""
 
 
 class Plain:
-    """RFC 4616: the name and the password in clear, compared with what SCRAM keeps of it."""
+    """RFC 4616: user name and password in clear text, checked against the SCRAM credential."""
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
@@ -138,7 +139,7 @@ class Plain:
         def compare(salted_password: bytes) -> Said:
             stored_key, _ = keys_of(hash_name, salted_password)
             is_right = hmac.compare_digest(stored_key, credential.stored_key)
-            # It may have been changed or removed meanwhile.
+            # The credential may have been changed or removed in the meantime.
             is_current = self._directory.credential(user, mechanism) == (credential, exists)
             if not (is_right and exists and is_current):
                 raise LoginRefused(WRONG, user)
@@ -148,7 +149,7 @@ class Plain:
 
 
 class Scram:
-    """RFC 5802 with Kafka's extension for delegation tokens (KIP-48), without channel binding."""
+    """RFC 5802 with Kafka's delegation token extension (KIP-48), without channel binding."""
 
     def __init__(self, mechanism: Mechanism, directory: Directory, nonce: str) -> None:
         self._mechanism = mechanism
@@ -193,7 +194,7 @@ class Scram:
         return self._ask(bare, *found)
 
     def _challenge_token(self, token_id: str, bare: str) -> Work:
-        """The credential of a token is made for this one login: from its proof, which is long and random."""
+        """The credential is derived for this one login from the token's HMAC, which is long and random."""
         token, exists = self._directory.token(token_id)
         like, _ = self._directory.credential(token_id, self._mechanism)
         owner = Principal(token.owner.kind, token.owner.name, by_token=True)
@@ -228,7 +229,7 @@ class Scram:
         signed = f"{self._signed_first},{without_proof}".encode()
         client_key = xor(proof, mac(self._hash, credential.stored_key, signed))
         is_right = hmac.compare_digest(digest(self._hash, client_key), credential.stored_key)
-        # It may have been changed or removed since the proof was asked for.
+        # The credential or token may have been changed or removed since the challenge.
         is_current = self._is_current()
         if not (is_right and self._exists and is_current):
             raise LoginRefused(WRONG, self._claimed)
@@ -248,14 +249,14 @@ def _unescaped(name: str) -> str:
 
 
 class TokenChecker(Protocol):
-    """Who believes signed tokens (OAUTHBEARER)."""
+    """Validates signed tokens (OAUTHBEARER)."""
 
     def begin(self, token: str) -> Later[Callable[[], Authenticated]]:
-        """What checks it, off the loop, once its key is there. Both fail with LoginRefused, which has the reason."""
+        """The check to run off the loop, once the signing key is available. Both fail with LoginRefused."""
 
 
 class OauthBearer:
-    """RFC 7628: one signed token. A wrong one is answered with an error, which the client acknowledges."""
+    """RFC 7628: one signed token. An invalid one is answered with an error, which the client acknowledges."""
 
     def __init__(self, checker: TokenChecker) -> None:
         self._checker = checker

@@ -1,12 +1,12 @@
-"""How much a client may take: bytes written and read, time of the loop, partitions made and deleted.
+"""Client quotas: bytes produced and fetched, request time on the loop, partitions created and deleted.
 
-Of the quotas that the metadata have, the closest counts: that of the user with this client id, of the user with any,
-of the user; then the same of all users; then of the client id, of any. Who has it: with a quota of a user all of his
-clients share one measure, with one of a client id all users of it do.
+The most specific quota applies: user and client id, user and default client id, user; then the same three for the
+default user; then client id, default client id. All clients of a user share its user quota, and all users of a
+client id share its client id quota.
 
-A request is served as always, and what it takes is counted. Where that is more than there is, the answer says how
-long to wait (throttle_time_ms), and nothing more is read from the connection for as long (KIP-219). A fetch by
-somebody who is to wait already is answered with no records.
+Requests are served first and charged for what they use. A client over its quota gets the time to wait in its response
+(throttle_time_ms), and its connection is not read from for that long (KIP-219). A fetch by a client that is already
+throttled returns no records.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 
 BUCKETS_MAX: Final = 20_000
-"""So many users and client ids are measured at once."""
+"""Users and client ids with a separate bucket at a time."""
 
 US_PER_PERCENT: Final = 10_000.0
-"""Of a second: 100 % are all that one loop has."""
+"""Per second: 100 % is all the time of one loop."""
 
 DEFAULT: Final = object()
-"""Stands for the entity of all that have none of their own."""
+"""The default entity, for users or client ids without a specific quota."""
 
 Whose = tuple[object, object]
-"""A user and a client id, each a name, DEFAULT or None for "whichever"."""
+"""A user and a client id; each is a name, DEFAULT, or None when the quota does not name it."""
 
 
 class Meter:
-    """What one user and client id take from, each None where there is no quota."""
+    """The buckets of one user and client id; None where there is no quota."""
 
     __slots__ = ("consumer", "mutations", "producer", "time")
 
@@ -63,14 +63,14 @@ class Meter:
 
 
 class Metered(Protocol):
-    """A connection, as far as quotas know it."""
+    """The part of a connection that quotas use."""
 
     principal: Principal | None
     metered: tuple[int, str | None, Principal | None, Meter | None] | None
 
 
 class Charge:
-    """One request whose client has a quota, until it is answered."""
+    """One request of a client with a quota, until its response."""
 
     __slots__ = ("_began_us", "changes_partitions", "key", "meter")
 
@@ -81,20 +81,20 @@ class Charge:
         self._began_us = began_us
 
     def take_time(self, now_us: int) -> None:
-        """Its handler has ended: that was the loop's time. How long the answer takes from now on is not."""
+        """Charge the handler's time on the loop; waiting for the response afterwards is free."""
         if self.meter.time is not None and self._began_us >= 0:
             self.meter.time.take(now_us - self._began_us, now_us // 1000)
             self._began_us = -1
 
     def take_step(self, took_us: int, now_us: int) -> None:
-        """It is handled in steps: so long this one took of the loop."""
+        """Charge one slice of a request that is handled in slices."""
         self.take_time(now_us - took_us)
         if self.meter.time is not None:
             self.meter.time.take(took_us, now_us // 1000)
 
 
 class Quotas:
-    """Asked by the dispatcher for each request if it `is_on`."""
+    """Called by the dispatcher for each request if it `is_on`."""
 
     def __init__(self, clock: Clock, settings: Callable[[], Settings]) -> None:
         self.is_on = False
@@ -104,11 +104,11 @@ class Quotas:
         self._settings = settings
         self._limits: dict[str, dict[Whose, float]] = {}
         self._version = 0
-        """Grows when what connections remember is outdated."""
+        """Incremented to invalidate the meters cached by connections."""
         self._buckets: Buckets[tuple[str, object, object]] = Buckets(BUCKETS_MAX, self._outdate)
 
     def replay(self, record: ClientQuotaRecord) -> None:
-        """The metadata have it now, or have it no more."""
+        """Apply a quota that was set or removed."""
         named = {
             part.entity_type: DEFAULT if part.entity_name is None else part.entity_name for part in record.entity
         }
@@ -128,10 +128,10 @@ class Quotas:
     def _outdate(self) -> None:
         self._version += 1
 
-    # Who takes from what.
+    # Choosing the buckets.
 
     def meter_of(self, connection: Metered, client_id: str | None) -> Meter | None:
-        """Where the one who asks has a quota."""
+        """The client's meter, cached on its connection; None without a quota."""
         known = connection.metered
         if (
             known is not None
@@ -146,7 +146,7 @@ class Quotas:
         return meter
 
     def meter_for(self, principal: Principal, client_id: str | None) -> Meter | None:
-        """The same of somebody who has asked another node."""
+        """The meter of a client that is connected to another node."""
         return self._meter(principal.name, client_id or "")
 
     def _meter(self, user: str, client_id: str) -> Meter | None:
@@ -167,28 +167,29 @@ class Quotas:
         if key == REQUEST_PERCENTAGE:
             rate *= US_PER_PERCENT
         whose = (key, None if of_user is None else user, None if of_client is None else client_id)
-        # Where too many are measured, those of one user share: nobody else pays for the names that he makes up.
+        # When there are too many buckets, new ones are shared per user: client ids made up by one user cost no other.
         crowd = (key, whose[1])
         return self._buckets.of(whose, crowd, rate, seconds, self._clock.monotonic_ms())
 
-    # What is taken.
+    # Charging and throttling.
 
     def begin(self, meter: Meter, key: int, size: int, *, changes_partitions: bool) -> Charge:
-        """A request of this size begins. What it writes counts at once: its client may go before it is answered."""
+        """Start a request of this size. Produced bytes are charged at once: the client may leave before the
+        response."""
         now_us = self._clock.monotonic_us()
         if key == PRODUCE and meter.producer is not None:
             meter.producer.take(size, now_us // 1000)
         return Charge(meter, key, now_us, changes_partitions=changes_partitions)
 
     def wait_ms(self, charge: Charge) -> int:
-        """The handler has ended: how long its client has to wait."""
+        """The throttle time after the handler has returned."""
         meter, key = charge.meter, charge.key
         now_us = self._clock.monotonic_us()
         now_ms = now_us // 1000
         charge.take_time(now_us)
         wait_ms = 0
         if meter.time is not None:
-            # Whoever holds up the loop pays soon, and for what he did of late: as Kafka does.
+            # Request time is throttled for at most one quota window, as in Kafka.
             wait_ms = min(meter.time.wait_ms(now_ms), self._settings()[QUOTA_WINDOW_SECONDS] * 1000)
         if key == PRODUCE and meter.producer is not None:
             wait_ms = max(wait_ms, meter.producer.wait_ms(now_ms))
@@ -199,13 +200,13 @@ class Quotas:
         return wait_ms
 
     def settle(self, charge: Charge, response: Any) -> int:
-        """The request is about to be answered: how long its client has to wait."""
+        """The throttle time of a request that is about to be answered."""
         consumer = charge.meter.consumer
         if charge.key == FETCH and consumer is not None:
             consumer.take(records_bytes(response), self._clock.monotonic_ms())
         wait_ms = self.wait_ms(charge)
         if charge.changes_partitions:
-            # The controller has counted them.
+            # The controller charges partition mutations; its response has the throttle time.
             wait_ms = max(wait_ms, response.throttle_time_ms)
         if wait_ms:
             self.throttled_total += 1
@@ -214,7 +215,7 @@ class Quotas:
 
 
 def limit_for(limits: dict[Whose, float], user: str, client_id: str) -> tuple[Whose, float] | None:
-    """The closest quota of several, and whose it is."""
+    """The most specific quota that applies, and its entity."""
     for whose in (
         (user, client_id),
         (user, DEFAULT),
@@ -231,7 +232,7 @@ def limit_for(limits: dict[Whose, float], user: str, client_id: str) -> tuple[Wh
 
 
 def records_bytes(response: Any) -> int:
-    """How much of a response to a fetch is records."""
+    """The bytes of records in a fetch response."""
     return sum(
         len(part)
         for topic in getattr(response, "responses", ())

@@ -1,4 +1,4 @@
-"""Whoever fails again and again waits longer for each answer. Who knows the password waits for nothing."""
+"""Repeated failed logins from an address delay the response more and more. Successful logins are not delayed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from typing import Final
 
 WINDOW_MS: Final = 60_000
 FREE: Final = 10
-"""So many failures from one address in that time are forgiven: programs with an old password try again, too."""
+"""The delay doubles after every this many failures from one address in the window. Programs with an outdated password
+retry too."""
 
 WAIT_MS_MAX: Final = 5_000
 HOSTS_MAX: Final = 10_000
 
 
 class RecentFailures:
-    """How often logins have failed lately, by address. Knows the last addresses only."""
+    """Recent login failures by address, for the latest addresses only."""
 
     def __init__(self) -> None:
         self._by_host: dict[str, tuple[int, int]] = {}
-        """Since when, and how many; in the order in which they began."""
+        """Start of the window and number of failures, oldest window first."""
 
     def wait_ms(self, host: str, usual_ms: int, now_ms: int) -> int:
-        """One more has failed: how long its answer waits."""
+        """Count one more failure and return how long to delay its response."""
         since_ms, count = self._by_host.get(host, (now_ms, 0))
         if now_ms - since_ms > WINDOW_MS:
             since_ms, count = now_ms, 0

@@ -1,7 +1,7 @@
-"""Signed tokens (JWT, OAUTHBEARER): who is believed, by the keys of whoever signs them. PyJWT does the arithmetic.
+"""Validation of signed tokens (JWT, OAUTHBEARER) against the issuer's keys. PyJWT does the cryptography.
 
-Only signatures with a pair of keys count: a token that says of itself that it is not signed, or that is signed with a
-password, is refused whatever the keys say. What is left to do once its key is there is arithmetic, off the loop.
+Only asymmetric signatures are accepted: an unsigned token, or one signed with a shared secret, is refused whatever
+the keys say. Once the key is available, the check is pure computation and runs off the loop.
 """
 
 from __future__ import annotations
@@ -40,24 +40,23 @@ ALGORITHMS: Final = (
 )
 
 _BY_NONSENSE: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What a parser that is not ours raises of what a stranger has written: JSON that is nested too deeply, an end at
-infinity."""
+"""What a third-party parser may raise on hostile input, such as deeply nested JSON or an infinite expiry."""
 
 
 class OauthUnavailable(Exception):
-    """The settings ask for OAUTHBEARER, and it cannot be had; the text says what to do."""
+    """OAUTHBEARER is enabled but unavailable; the text says how to fix that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What has to be in a token."""
+    """The claims that a token must have."""
 
     audience: tuple[str, ...]
     issuer: str
     skew_seconds: int
     sub_claim: str
     reserved: frozenset[str] = frozenset()
-    """Names that no token may claim: super users and the user of the nodes. The issuer knows nothing of them."""
+    """Names that no token may claim: super users and the node user. The issuer does not know about them."""
 
 
 class SignedTokens:
@@ -81,7 +80,7 @@ class SignedTokens:
         return self._keys.find(key_id).map(lambda key: partial(self._check, token, str(algorithm), key))
 
     def _check(self, token: str, algorithm: str, key: Key) -> Authenticated:
-        """Off the loop: arithmetic, and nothing to wait for."""
+        """Runs off the loop; computes only and never blocks."""
         import jwt
 
         expected = self._expected
@@ -123,7 +122,7 @@ def _believed(claims: dict[str, Any], expected: Expected) -> Authenticated:
 
 
 def checker_of(settings: Settings, listener: str, world: World, journal: Journal) -> SignedTokens:
-    """For one listener, by its settings. OauthUnavailable where something is missing."""
+    """The token checker of one listener. OauthUnavailable when a setting or a dependency is missing."""
     url = of_listener(settings, listener, OAUTH_JWKS_URL)
     if not url:
         raise OauthUnavailable(f"OAUTHBEARER is enabled, and {OAUTH_JWKS_URL.name} does not say where the keys are")
@@ -157,7 +156,7 @@ def checker_of(settings: Settings, listener: str, world: World, journal: Journal
 
 
 def _check_restricted(settings: Settings, listener: str) -> None:
-    """OauthUnavailable where tokens made for other services, or by other issuers with the same keys, would log in."""
+    """OauthUnavailable if tokens for other services, or from other issuers with the same keys, would be accepted."""
     if of_listener(settings, listener, OAUTH_UNRESTRICTED):
         return
     missing = [] if of_listener(settings, listener, OAUTH_AUDIENCE) else [OAUTH_AUDIENCE.name]

@@ -1,7 +1,7 @@
-"""The keys of whoever signs tokens (JWKS): fetched when somebody shows a token, one fetch at a time, and kept.
+"""The token issuer's signing keys (JWKS): fetched when a token arrives, one fetch at a time, and cached.
 
-On the loop. Who keeps them may be slow, or away: keys that were once had stay good while newer ones cannot be had,
-nobody asks for them more often than every few seconds, and only those wait whose key is not known yet.
+Runs on the loop. The JWKS server may be slow or down: cached keys stay valid while newer ones cannot be fetched,
+fetches are at least a second apart, and only logins whose key is unknown wait.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ KEYS_MAX: Final = 100
 KEYS_BYTES_MAX: Final = 1 << 20
 
 AGAIN_MS: Final = 10_000
-"""So soon keys that were had are not asked for again, whoever names one that is not among them."""
+"""The least time from a successful fetch to the next, even if a token names an unknown key."""
 
 FAILED_MS_MIN: Final = 1_000
 FAILED_MS_MAX: Final = 60_000
-"""How long nobody asks again after a failure: twice as long after each further one."""
+"""The backoff after a failed fetch; it doubles with each further failure."""
 
 WAIT_MS_MAX: Final = 5_000
-"""So long a login waits for keys; then it is refused, and somebody may try again."""
+"""How long a login waits for keys before it is refused; the client may retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     key: Any
     algorithm: str | None
-    """The only one that it is for; None for all that suit it."""
+    """The only algorithm that the key may be used with; None for any that suits its type."""
 
 
 Keys: TypeAlias = Mapping[str | None, Key]
@@ -50,24 +50,26 @@ class SigningKeys:
         refresh_ms: int,
         note: Callable[[Exception | None], None] = lambda _: None,
     ) -> None:
-        """`fetch` fails with OSError or ValueError. `note` hears of a first failure, and of None once it is over."""
+        """`fetch` fails with OSError or ValueError. `note` is called with the first failure, and with None once a
+        fetch succeeds again."""
         self._fetch = fetch
         self._clock = clock
         self._refresh_ms = refresh_ms
         self._note = note
         self._keys: Keys = {}
         self._had_ms: int | None = None
-        """When they were had last."""
+        """When keys were last fetched successfully."""
         self._not_before_ms = 0
         self._failures = 0
         self._failure: Exception | None = None
-        """Why they could not be had the last time."""
+        """The error of the last fetch, if it failed."""
         self._is_fetching = False
         self._waiting: dict[int, tuple[object, Later[Key]]] = {}
         self._numbers = 0
 
     def find(self, key_id: object) -> Later[Key]:
-        """The key of this id; None is for a set of one. LoginRefused where there is none, or it cannot be had."""
+        """The key with this id; None finds a key without an id, or the only one. LoginRefused when there is no such
+        key or the keys cannot be fetched."""
         found = self._known(key_id)
         now_ms = self._clock.monotonic_ms()
         is_old = self._had_ms is None or now_ms - self._had_ms >= self._refresh_ms
@@ -136,7 +138,7 @@ class SigningKeys:
 
 
 def keys_in(data: bytes) -> Keys:
-    """The keys of a JWKS by their ids. ValueError where it is none."""
+    """The keys of a JWKS by id. ValueError if it is not a JWKS."""
     import jwt
 
     if len(data) > KEYS_BYTES_MAX:
@@ -150,7 +152,7 @@ def keys_in(data: bytes) -> Keys:
         raise ValueError("it is not a set of keys (JWKS)")
     made: dict[str | None, Key] = {}
     for each in keys[:KEYS_MAX]:
-        # A key that is not for signatures, or that who can check can sign with, is none of ours.
+        # Skip keys that are not for signatures, and symmetric ones: with those, any verifier could sign.
         if not isinstance(each, dict) or each.get("kty") == "oct" or each.get("use", "sig") != "sig":
             continue
         try:

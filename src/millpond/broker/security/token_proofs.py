@@ -1,4 +1,4 @@
-"""What proves a delegation token: made of its id and a secret that the nodes share, and nowhere kept."""
+"""The HMACs of delegation tokens: computed from the token id and a secret that the nodes share, never stored."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ class TokenProofs:
         self._secret = secret
         self._by_proof: dict[bytes, str] = {}
         self._known: tuple[bytes, int, DelegationTokens] | None = None
-        """The secret and the state of the tokens by which they are known."""
+        """The secret and the token state that `_by_proof` was built from."""
 
     @property
     def is_on(self) -> bool:
         return self._secret() is not None
 
     def proof_of(self, token_id: str) -> bytes | None:
-        """None where there is no secret."""
+        """The token's HMAC; None without a secret."""
         secret = self._secret()
         return None if secret is None else mac("sha512", secret, token_id.encode())
 
     def password_of(self, token_id: str) -> bytes | None:
-        """What the owner of the token logs in with: the proof in base 64."""
+        """The password that a client logs in with: the HMAC in base 64."""
         proof = self.proof_of(token_id)
         return None if proof is None else to_base64(proof).encode()
 
     def id_of(self, proof: bytes, tokens: DelegationTokens) -> str | None:
-        """Which of the tokens this one proves."""
+        """The id of the token with this HMAC."""
         secret = self._secret()
         if secret is None:
             return None
         known = self._known
         if known is None or known[:2] != (secret, tokens.comings) or known[2] is not tokens:
-            # Those that were known stay so: of thousands of tokens only the new ones cost something.
+            # Known HMACs are kept: out of thousands of tokens only new ones are computed.
             made = {} if known is None or known[0] != secret else self._by_proof
             ids = set(made.values())
             made |= {
