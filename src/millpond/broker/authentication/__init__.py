@@ -1,1 +1,1 @@
-"""Logins: who is at the other end of a connection."""
+"""Client authentication: SASL logins and their sessions."""

@@ -1,4 +1,4 @@
-"""The parts of logging in, put together from the settings of a node."""
+"""Builds the parts of authentication from a node's settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECRET_BITS: Final = 256
 
 
 def node_user_of(settings: Settings, disk: Disk) -> NodeUser | None:
-    """Whom nodes log in as to each other; None where they do not. Misconfigured where the password is missing."""
+    """The user that nodes log in to each other as; None if unset. Misconfigured when the password is missing."""
     name = settings[INTER_BROKER_USERNAME]
     if not name:
         return None
@@ -58,7 +58,7 @@ def node_user_of(settings: Settings, disk: Disk) -> NodeUser | None:
 def node_login_of(
     settings: Settings, listener: ListenerSettings, user: NodeUser | None, entropy: Entropy
 ) -> NodeLogin | None:
-    """How this node logs in to the others' listener of this name; None where that asks for no login."""
+    """This node's login to the same listener of other nodes; None when that needs no login or there are no others."""
     if not listener.protocol.has_login:
         return None
     if user is None:
@@ -78,7 +78,7 @@ def node_login_of(
 
 
 def in_the_clear(settings: Settings, listeners: Iterable[ListenerSettings]) -> list[str]:
-    """Listeners by which passwords or signed tokens can be read on their way."""
+    """Listeners that carry passwords or signed tokens over the network unencrypted."""
     return [
         each.name
         for each in listeners
@@ -105,11 +105,11 @@ def make_logins(
     witness: Witness,
     journal: Journal,
 ) -> Logins:
-    """Misconfigured where a listener asks for what cannot be had."""
+    """Misconfigured when a listener enables a mechanism that is unavailable."""
 
     def directory(listener: ListenerSettings) -> Users:
         own_secret = world.entropy.below(1 << SECRET_BITS).to_bytes(SECRET_BITS // 8)
-        # By every listener: while nodes go over from one to another, some come by this one and some by that.
+        # The node user is known on every listener: while nodes migrate between listeners, some use the old one.
         return Users(image, proofs, world.clock.wall_ms, own_secret, node_user)
 
     def checker(listener: ListenerSettings) -> TokenChecker | None:

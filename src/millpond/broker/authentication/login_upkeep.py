@@ -1,4 +1,4 @@
-"""What the active controller does for logins: the first users of a cluster, and tokens that have had their time."""
+"""The active controller's part in logins: it creates the cluster's initial users and removes expired tokens."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LoginUpkeep:
             self._timer = None
 
     def on_records(self, records: Sequence[Record]) -> Later[None]:
-        """A cluster from before there were users can have some once its level is raised."""
+        """Create the initial users when a feature upgrade makes users possible in an older cluster."""
         if self._timer is not None and any(isinstance(each, FeatureLevelRecord) for each in records):
             self._make_first_users()
         return done(None)
@@ -127,6 +127,6 @@ class LoginUpkeep:
             gone.then(lambda _: None, self._on_sweep_refused)
 
     def _on_sweep_refused(self, failure: Exception) -> None:
-        """Whoever is the controller next sweeps."""
+        """Nothing to do: the next sweep, here or on the next controller, removes the tokens."""
         if not isinstance(failure, Refused):
             raise failure

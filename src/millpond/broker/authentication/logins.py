@@ -1,8 +1,8 @@
-"""All logins of a node: from the requests of a connection that has to log in to who it is.
+"""All logins of a node: SASL requests in, an authenticated principal out.
 
-Passwords are hashed off the loop. Whoever is refused hears the same words after the same wait, whatever was wrong;
-what it was stands in our own log. A session ends when its time is over (KIP-368), and when what was shown for it is
-taken back: the user's credential changed or removed, the token ended.
+Passwords are hashed off the loop. A refused client gets the same error after the same delay, whatever was wrong; the
+reason is only in our own log. A session ends when its lifetime is over (KIP-368), and when its credential is changed
+or removed or its token expires.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ if TYPE_CHECKING:
     from millpond.broker.security.mechanisms import Directory
 
 AGAIN_MS: Final = 100
-"""So long a connection that has logged in does not do so again. Kafka has a second; librdkafka, which comes before
-its time is over, would be refused then where sessions are as short, and asks nothing any more after that."""
+"""The least time between two logins of a connection. Kafka has one second. librdkafka re-authenticates before its
+session ends, so it would be refused where sessions are that short, and sends nothing more after that."""
 
 FAREWELL_MS: Final = 1_000
-"""How long answers may still leave by a connection whose user was taken back."""
+"""How long a connection may still send responses after its credential was changed or removed."""
 
 LIFETIME_MS_MAX: Final = 100 * 24 * 60 * 60 * 1000
-"""However long what was shown is good."""
+"""The longest session, even if the credential is valid for longer."""
 
 HANDSHAKE: Final = 17
 API_VERSIONS: Final = 18
 AUTHENTICATE: Final = 36
 BEFORE_LOGIN: Final = frozenset({HANDSHAKE, API_VERSIONS, AUTHENTICATE})
-"""All that is served to whoever has not logged in."""
+"""The only APIs served to an unauthenticated client."""
 
 _LENGTH: Final = Struct(">i")
 
 
 class Witness(Protocol):
-    """Who is told of logins."""
+    """Records successful and failed logins."""
 
     def logged_in(self, principal: Principal, host: str, listener: str, by: str) -> None: ...
 
@@ -85,7 +85,7 @@ class Witness(Protocol):
 
 
 class Doorkeeper(Protocol):
-    """The connections, as far as logins know of them."""
+    """The part of `Connections` that logins use."""
 
     def identify(self, connection: Connection, principal: Principal | None) -> None: ...
 
@@ -107,11 +107,11 @@ class Logins:
         witness: Witness,
         node: Principal | None = None,
     ) -> None:
-        """`node` is whom nodes log in as: their sessions have no end, as nobody could ask them to log in again."""
+        """`node` is the node user: its sessions never expire, because nodes do not re-authenticate."""
         self._node = node
         self.queue: Final = FairQueue(workers)
         self.counts: Final[Counter[tuple[str, bool]]] = Counter()
-        """How many logins there were by mechanism, and whether they were right."""
+        """Logins by mechanism and success."""
         self._failures = RecentFailures()
         self._clock = clock
         self._entropy = entropy
@@ -139,11 +139,11 @@ class Logins:
         return Scram(mechanism, directory, f"{self._entropy.below(1 << 160):040x}")
 
     def login_at(self, listener: str) -> Login | None:
-        """A new one, for a connection that comes in by this listener; None where nobody has to log in."""
+        """A new login for a connection to this listener; None when the listener has no SASL."""
         mechanisms = self._mechanisms.get(listener)
         return None if mechanisms is None else Login(mechanisms)
 
-    # What clients ask.
+    # Requests of clients.
 
     def handshake(self, connection: Connection, mechanism: str, *, is_raw: bool) -> Later[m.SaslHandshakeResponse]:
         login = connection.login
@@ -187,7 +187,7 @@ class Logins:
         )
 
     def hear_raw(self, connection: Connection, shown: memoryview) -> None:
-        """The same for what comes without a header, and is answered without one."""
+        """Process a SASL token that has no request header; the response has none either."""
         login = connection.login
         assert login is not None
 
@@ -207,7 +207,7 @@ class Logins:
     def _hear(self, connection: Connection, login: Login, shown: bytes | memoryview) -> Later[Said]:
         most = self._settings()[SASL_SERVER_MAX_RECEIVE_SIZE]
         if len(shown) > most:
-            # Whoever is in already may send large requests. What is shown is taken apart on the loop.
+            # A connection that re-authenticates may send large frames, and tokens are parsed on the loop.
             return failed(LoginRefused(f"more than {SASL_SERVER_MAX_RECEIVE_SIZE.name}={most} bytes were shown"))
         try:
             answer = login.hear(bytes(shown))
@@ -222,7 +222,7 @@ class Logins:
         return self.queue.run(_host(connection), answer.job).map(answer.then)
 
     def _take(self, connection: Connection, login: Login, said: Said) -> int:
-        """Go on with the login, or let its client in; how long the session lasts, 0 for no end."""
+        """Continue the login or complete it; return the session lifetime, 0 for unlimited."""
         who = said.authenticated
         if who is None:
             login.go_on()
@@ -254,7 +254,7 @@ class Logins:
         return min(left_ms, longest_ms) if longest_ms else left_ms
 
     def _refuse(self, connection: Connection, mechanism: str, refused: LoginRefused, response: Any) -> Later[Any]:
-        """Answer after a while, if there is an answer, and end the connection."""
+        """Send the response, if there is one, after a delay and close the connection."""
         assert connection.login is not None
         connection.login.give_up()
         connection.must_log_in = True
@@ -276,10 +276,10 @@ class Logins:
         self._clock.call_later(self._failures.wait_ms(_host(connection), usual_ms, self._clock.monotonic_ms()), end)
         return answer
 
-    # What is taken back.
+    # Revoked credentials and tokens.
 
     def on_records(self, records: Sequence[Record]) -> Later[None]:
-        """Sessions end whose user or token is no longer what it was."""
+        """End the sessions whose credential or token was changed or removed."""
         if self._mechanisms:
             users = {
                 (each.name, Mechanism(each.mechanism).label)
@@ -295,7 +295,7 @@ class Logins:
         return done(None)
 
     def _shorten_sessions(self, ends_ms: Mapping[str, int]) -> None:
-        """A session does not outlive its token, also where that is told later to live shorter."""
+        """Shorten sessions whose token now expires earlier: a session never outlives its token."""
         now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
         for connection in list(self._connections):
             login = connection.login
@@ -319,12 +319,12 @@ class Logins:
             if gone:
                 login.give_up()
                 connection.must_log_in = True
-                # Whoever has changed his own password hears of it first.
+                # A user that changed its own password gets the response first.
                 self._clock.call_later(FAREWELL_MS, connection.link.close)
 
 
 def _expire(connection: Connection) -> None:
-    """Nothing but a login is served from now on; the client knows when that is."""
+    """Serve nothing but a login from now on. The client knows its session lifetime."""
     connection.must_log_in = True
 
 

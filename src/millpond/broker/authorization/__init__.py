@@ -1,1 +1,1 @@
-"""What each API requires of a client."""
+"""The ACL operations that each API requires."""

@@ -1,6 +1,6 @@
-"""What a client may do, as the bit fields of Metadata and the Describe APIs. Without an authorizer, everything.
+"""A client's authorized operations, as the bit fields of Metadata and the Describe APIs. Without an authorizer, all.
 
-A client that does not ask is told `NOT_ASKED_FOR`, the protocol's default.
+A client that does not request them gets `NOT_ASKED_FOR`, the protocol's default.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OPERATIONS: Final = {
         *_SETTINGS,
     ),
 }
-"""What can be done to each kind of thing."""
+"""The operations that apply to each resource type."""
 
 _ALL: Final = {
     resource: sum(1 << operation for operation in operations) for resource, operations in OPERATIONS.items()
@@ -43,14 +43,14 @@ _ALL: Final = {
 
 
 def operations_on(call: Call, resource: AclResource, name: str) -> int:
-    """What whoever asks may do to this."""
+    """The operations that the client may perform on this resource."""
     if call.is_unlimited:
         return _ALL[resource]
     return sum(1 << operation for operation in OPERATIONS[resource] if call.may(operation, resource, name))
 
 
 def operations_on_cluster(call: Call, *, is_asked: bool) -> int:
-    """The same of the cluster; nothing for whoever may not look at it."""
+    """The client's operations on the cluster; none without DESCRIBE on it."""
     if not is_asked:
         return NOT_ASKED_FOR
     if not call.may(Operation.DESCRIBE, AclResource.CLUSTER, CLUSTER_NAME):

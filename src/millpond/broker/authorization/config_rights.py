@@ -1,4 +1,4 @@
-"""Whose settings one may see or change: topics and groups have rights of their own, all else has the cluster's."""
+"""Rights to read or change configs: on the topic or group itself, and on the cluster for all other resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_THEIR_OWN = {ResourceType.TOPIC: AclResource.TOPIC, ResourceType.GROUP: AclR
 
 
 def on_settings(operation: Operation, refuse: Callable[[Any, ErrorCode], Any], into: str) -> Rights:
-    """A right on each of the request's resources."""
+    """Requires the operation on each resource of the request."""
     needs = tuple(Need(operation, each) for each in (AclResource.TOPIC, AclResource.GROUP, AclResource.CLUSTER))
 
     def kind_of(resource: Any) -> AclResource:

@@ -1,9 +1,9 @@
-"""The quota of partitions that are made and deleted (KIP-599), for the APIs that do so.
+"""The controller mutation quota (KIP-599), for the APIs that create or delete partitions.
 
-A client whose version knows the error gets it for every topic that is beyond its quota, and can ask again after the
-time that the answer tells. What an older one asks for is done, and it waits afterwards. It is measured at the
-controller, whichever node was asked; only topics that come into being because somebody asks for them are measured at
-the node that was asked.
+A client whose request version has the error code gets it for every topic beyond its quota, and can retry after the
+throttle time of the response. Requests of older versions are carried out, and the client is throttled afterwards. The
+controller charges the quota, whichever node got the request; only auto-created topics are charged at the node that
+got the request.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ BEYOND_QUOTA: Final = "beyond the quota controller_mutation_rate: ask again afte
 
 @dataclass(frozen=True, slots=True)
 class Mutations:
-    """How an API is held to the quota."""
+    """How the quota applies to an API."""
 
     strict_from: int
-    """From this version on clients know that a topic may be refused for now."""
+    """The first version whose clients handle THROTTLING_QUOTA_EXCEEDED."""
     lists: tuple[str, ...]
-    """The fields of the request that may have its topics; one of them has."""
+    """The request's fields for topics; exactly one of them is used."""
     count: Callable[[NodeContext, MetadataContext, Any], int]
-    """How many partitions one of them makes or deletes; 0 where it will be refused anyway."""
+    """How many partitions a topic of the request creates or deletes; 0 if it will be refused anyway."""
     refuse: Callable[[Any, ErrorCode, str], Any]
-    """The answer for one that is beyond the quota."""
+    """The result for a topic beyond the quota."""
     into: str
-    """The field of the response with the answers."""
+    """The response's field for the results."""
 
     def screen(
         self, node: NodeContext, metadata: MetadataContext, call: Call, bucket: Bucket, request: Any
     ) -> Screened | None:
-        """The request as it may be served now; None where all of it may."""
+        """The part of the request within the quota; None for all of it."""
         if getattr(request, "validate_only", False):
             return None
         of = next((name for name in self.lists if getattr(request, name)), self.lists[0])
@@ -64,7 +64,7 @@ def taken_in_order(
     *,
     is_strict: bool = True,
 ) -> tuple[list[Any], list[Any]]:
-    """Those that may be done, as long as nothing is owed when their turn comes; and the others."""
+    """Split into allowed and refused: an item is allowed if the bucket has no debt when its turn comes."""
     now_ms = node.clock.monotonic_ms()
     allowed: list[Any] = []
     refused: list[Any] = []
@@ -79,7 +79,7 @@ def taken_in_order(
 
 
 def new_partitions(node: NodeContext, metadata: MetadataContext, name: str, count: int, assigned: int) -> int:
-    """Of a topic that is to be made, with so many partitions or (-1) as many as usual."""
+    """The partitions of a topic to create: as assigned, else `count`, else the default when `count` is -1."""
     if name in metadata.image.topics:
         return 0
     wanted = assigned or (count if count > 0 else node.settings[NUM_PARTITIONS])
@@ -87,14 +87,14 @@ def new_partitions(node: NodeContext, metadata: MetadataContext, name: str, coun
 
 
 def if_possible(node: NodeContext, metadata: MetadataContext, in_topic: int, added: int) -> int:
-    """How many are added; 0 where that is more than there may be. Nobody pays for what is refused."""
+    """The number of partitions added; 0 if a limit will refuse them, because refused partitions are not charged."""
     settings = node.settings
     in_cluster = metadata.image.partitions_total + added
     return 0 if in_topic > settings[MAX_PARTITIONS_PER_TOPIC] or in_cluster > settings[MAX_PARTITIONS] else added
 
 
 def within_quota(node: NodeContext, metadata: MetadataContext, call: Call, names: list[str]) -> list[str]:
-    """Those topics that may be made now because a client asks for them; it asks again for the others."""
+    """The topics that may be auto-created now; the client asks for the others again."""
     bucket = None if call.meter is None else call.meter.mutations
     if bucket is None or not names:
         return names

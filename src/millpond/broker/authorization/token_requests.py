@@ -1,4 +1,4 @@
-"""What the four APIs of delegation tokens have in common."""
+"""Checks shared by the four delegation token APIs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def objection(security: SecurityContext, call: Call) -> ErrorCode | None:
-    """Why nothing of tokens is served to whoever asks.
+    """The error for a client that may not use the token APIs; None if it may.
 
-    A token must not beget tokens: with one that was stolen somebody would never be out again. And who has not shown
-    who they are cannot own one.
+    A client authenticated by a token cannot create tokens: a thief could keep renewing its access forever. An
+    unauthenticated client cannot own a token.
     """
     if call.asker is None and not may_ask(call):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
@@ -33,7 +33,7 @@ def may_ask(call: Call) -> bool:
 
 
 def owner_of(call: Call, kind: str | None, name: str | None) -> Principal:
-    """For whom a token is to be; nobody named is whoever asks."""
+    """The requested owner of a token, by default the requester."""
     return Principal(kind or "", name) if name else call.principal
 
 
