@@ -1,8 +1,8 @@
-"""What an API needs, as a value of its line in the one table: asked for before its handler sees the request.
+"""The rights that an API requires, as a value in its entry of the API table, checked before its handler runs.
 
-What may not be done is taken out of the request, the handler answers the rest, and the refusals are put into its
-answer. So nothing that is refused has been looked at, and a request that another node is to answer is asked for here,
-where its client is known. A name that one may not see is refused alike whether it exists or not.
+Unauthorized items are removed from the request, the handler serves the rest, and the refusals are added to its
+response. So the handler never sees refused items, and a request that is forwarded to another node is checked here,
+where the client is known. A name that the client may not see gets the same error whether it exists or not.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from millpond.broker.requests.call import Call
 
     Screen = Callable[[MetadataContext, Call, Any], "Screened | None"]
-    """The request as it may be served; None where all of it may."""
+    """The authorized part of the request; None for all of it."""
 
     Refuse = Callable[[Call, Any, ErrorCode], Any]
-    """The answer to a request of which nothing may be done."""
+    """The response to a request that is refused as a whole."""
 
 REFUSED: Final = {
     AclResource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -39,11 +39,11 @@ REFUSED: Final = {
     AclResource.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
     AclResource.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
-"""How a client is told that it may not."""
+"""The authorization error of each resource type."""
 
 
 class Need(NamedTuple):
-    """One right that an API asks for: an operation on a kind of thing."""
+    """One right that an API requires: an operation on a resource type."""
 
     operation: Operation
     resource: AclResource
@@ -61,15 +61,15 @@ OF_NODES: Final = Need(Operation.CLUSTER_ACTION, AclResource.CLUSTER)
 
 
 class Screened(NamedTuple):
-    """What is left of a request. Without a request nothing is: `answer` is what its client hears."""
+    """The authorized part of a request. If `request` is None, all of it was refused and `answer` is the response."""
 
     request: Any
     answer: Any = None
     mend: Callable[[Any], Any] | None = None
-    """Puts what was refused into the response to what is left, or takes out of it what may not be seen."""
+    """Adds the refusals to the handler's response, or removes what the client may not see from it."""
 
     def served(self, serve: Callable[[Any], Any]) -> Any:
-        """The outcome, by a handler for what is left."""
+        """The outcome of the request, with `serve` as the handler of its authorized part."""
         if self.request is None:
             return self.answer
         outcome = serve(self.request)
@@ -80,21 +80,21 @@ class Screened(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What an API needs, and who asks for it before the handler does anything."""
+    """The rights that an API requires, and the check that runs before its handler."""
 
     needs: tuple[Need, ...]
     screen: Screen | None
-    """None where nothing is needed, or where the handler asks by itself."""
+    """None if no right is required, or if the handler checks it."""
 
 
 FREE: Final = Rights((), None)
-"""No right is needed: it tells and does nothing that a stranger may not know of or do."""
+"""No right is required: the API reveals and changes nothing that has to be protected."""
 
 NOT_AUTHORISED: Final = "not authorised"
 
 
 def refuse_whole(call: Call, request: Any, code: ErrorCode) -> Any:
-    """The answer with one error for all, of an API that has such a field."""
+    """A response with one error for the whole request, for APIs that have such a field."""
     response: Any = m.response_class(request.API_KEY)()
     names: tuple[str, ...] = response._names
     assert "error_code" in names, f"{type(response).__name__} has no error for all: say how it is refused"
@@ -107,7 +107,7 @@ def refuse_whole(call: Call, request: Any, code: ErrorCode) -> Any:
 def whole(
     operation: Operation, resource: AclResource, named: Callable[[Any], str], refuse: Refuse = refuse_whole
 ) -> Rights:
-    """A right on the one thing that a request is about; without it nothing of the request is done."""
+    """Requires a right on the one resource of a request; without it the whole request is refused."""
     need = Need(operation, resource)
 
     def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
@@ -119,9 +119,9 @@ def whole(
 
 
 def to_the_end(rights: Rights, named: Callable[[Any], str], refuse: Refuse, kept_of: Callable[[Any], Any]) -> Rights:
-    """The same for what is answered late: whoever has lost the right meanwhile is told no more than that.
+    """`rights`, checked again when a delayed response is sent: a client that has lost the right gets only the error.
 
-    `kept_of` leaves of a request what is needed for that.
+    `kept_of` extracts the part of the request that `refuse` needs.
     """
     (need,) = rights.needs
 
@@ -141,13 +141,13 @@ def to_the_end(rights: Rights, named: Callable[[Any], str], refuse: Refuse, kept
 
 
 def on_cluster(operation: Operation, refuse: Refuse = refuse_whole) -> Rights:
-    """A right on the cluster itself."""
+    """Requires a right on the cluster itself."""
     return whole(operation, AclResource.CLUSTER, lambda _: CLUSTER_NAME, refuse)
 
 
 def demand_node(call: Call) -> bool:
-    """Whether a node asks, by the listener of nodes. The right alone makes nobody a node: what nodes tell each other
-    is believed, and a node sends on in its own name what only the controller can answer."""
+    """Whether the request is from a node, on the inter-node listener. CLUSTER_ACTION alone does not make a client a
+    node: nodes trust each other, and forward requests for the controller in their own name."""
     if call.is_from_node:
         return True
     call.access.note_refused(call.principal, call.client_host, *OF_NODES, CLUSTER_NAME)
@@ -155,8 +155,8 @@ def demand_node(call: Call) -> bool:
 
 
 def for_nodes(*, or_admins: bool = False) -> Rights:
-    """What nodes ask each other; `or_admins` lets super users ask it for a node that is not there yet. A token makes
-    nobody a node, and is not enough to make one."""
+    """For requests between nodes. `or_admins` lets super users send them too, for a node that does not exist yet. A
+    delegation token is not enough for either."""
 
     def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         is_admin = call.is_unlimited and not call.principal.by_token
@@ -176,7 +176,7 @@ def on_each(
     refuse: Callable[[Any, ErrorCode], Any],
     into: str,
 ) -> Rights:
-    """A right on each thing in the request's list `of`; those that may not go as refusals `into` the response."""
+    """Requires a right on each item of the request's list `of`; refusals go `into` that list of the response."""
     need = Need(operation, resource)
 
     def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
@@ -191,7 +191,7 @@ def on_each(
 def split(
     request: Any, of: str, is_allowed: Callable[[Any], bool], refuse: Callable[[Any], Any], into: str
 ) -> Screened | None:
-    """The request with those of its list that are allowed; the response gets a refusal for each of the others."""
+    """Keep the allowed items of the request's list; the response gets a refusal for each of the others."""
     wanted = getattr(request, of) or ()
     allowed, refused = [], []
     for each in wanted:
@@ -205,7 +205,7 @@ def split(
 def split_topics(
     request: Any, of: str, code_of: Callable[[Any], ErrorCode], refuse: Callable[[Any, ErrorCode], Any], into: str
 ) -> Screened | None:
-    """As `split`, for topics that are refused with different codes; NONE lets a topic pass."""
+    """Like `split`, for topics that are refused with different codes; NONE allows a topic."""
     allowed, refused = [], []
     for each in getattr(request, of) or ():
         code = code_of(each)
@@ -217,9 +217,9 @@ def split_topics(
 
 
 def without(request: Any, of: str, allowed: list[Any], into: str, refused: list[Any]) -> Screened:
-    """The request with `allowed` as its list; the response gets what was refused."""
+    """The request with `allowed` as its list; the refusals are added to the response."""
     if not allowed:
-        # An empty list may mean all of them.
+        # The handler must not see an empty list: in some APIs it means all items.
         return Screened(None, m.response_class(request.API_KEY)(**{into: refused}))
     setattr(request, of, allowed)
 
@@ -231,7 +231,7 @@ def without(request: Any, of: str, allowed: list[Any], into: str, refused: list[
 
 
 def both(first: Rights, *others: Rights) -> Rights:
-    """All of these, in this order: what one refuses whole the next is not asked about."""
+    """All of these rights, in this order; once the whole request is refused, the rest are not checked."""
 
     def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened | None:
         so_far: Screened | None = None
@@ -248,7 +248,7 @@ def both(first: Rights, *others: Rights) -> Rights:
 
 
 def _after(earlier: Screened, later: Screened) -> Screened:
-    """What is left after both; the earlier one's refusals come last."""
+    """The result of both checks; the refusals of the earlier one come last."""
     mend = earlier.mend
     if mend is None:
         return later
@@ -259,7 +259,7 @@ def _after(earlier: Screened, later: Screened) -> Screened:
 
 
 def seen(need: Need, of: str, named: Callable[[Any], str]) -> Rights:
-    """A list in the response has only those that whoever asks may see."""
+    """Filters a list of the response down to the items that the client may see."""
 
     def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened:
         def mend(response: Any) -> Any:
@@ -273,20 +273,20 @@ def seen(need: Need, of: str, named: Callable[[Any], str]) -> Rights:
 
 
 def may_by_cluster(call: Call, need: Need, topic: str) -> bool:
-    """Whether a right on the cluster does for one on this topic. It does not where our programs keep their state: an
-    ACL has to name that."""
+    """Whether a right on the cluster grants this one on the topic. Topics with the state of our own programs are
+    excluded: an ACL has to name them."""
     return not is_of_programs(topic) and call.may(*need, CLUSTER_NAME)
 
 
 def by_handler(*needs: Need) -> Rights:
-    """The handler asks by itself, with `call.may` or `call.demand`."""
+    """The handler checks these rights, with `call.may` or `call.demand`."""
     return Rights(needs, None)
 
 
 def topic_named(metadata: MetadataContext, name: str | None, topic_id: UUID) -> str | None:
-    """The topic that a client means by name or by id; None where there is none of this id.
+    """The name of the topic that a client gave by name or by id; None when the id is unknown.
 
-    An id is no secret, and cannot be guessed.
+    Topic ids are not secret, and cannot be guessed.
     """
     if topic_id == NO_TOPIC_ID:
         return name
@@ -295,15 +295,15 @@ def topic_named(metadata: MetadataContext, name: str | None, topic_id: UUID) -> 
 
 
 def may_topic(metadata: MetadataContext, call: Call, operation: Operation, name: str | None, topic_id: UUID) -> bool:
-    """Whether this may be done to a topic that is meant by name or id. What has no name is left to who answers."""
+    """Whether the client may do this to a topic given by name or id. An unknown topic is left to the handler."""
     meant = topic_named(metadata, name, topic_id)
     return meant is None or call.may(operation, AclResource.TOPIC, meant)
 
 
 def topic_refusal(metadata: MetadataContext, call: Call, need: Need, name: str | None, topic_id: UUID) -> ErrorCode:
-    """Why a topic that is meant by name or id is taken out of a request that may wait before it is handled.
+    """Why a topic given by name or id is removed from a request that may wait before it is handled; NONE to keep it.
 
-    An id that is unknown now may be known by then, and nobody would ask for the right.
+    An id that is unknown now may be known by then, and the right would go unchecked, so it is refused.
     """
     meant = topic_named(metadata, name, topic_id)
     if meant is None:
@@ -314,6 +314,6 @@ def topic_refusal(metadata: MetadataContext, call: Call, need: Need, name: str |
 def demand_topic(
     metadata: MetadataContext, call: Call, operation: Operation, name: str | None, topic_id: UUID
 ) -> bool:
-    """The same, for what a client has asked for by name or id, and what is answered at once."""
+    """Like `may_topic`, but records a refusal; for requests that are answered at once."""
     meant = topic_named(metadata, name, topic_id)
     return meant is None or call.demand(operation, AclResource.TOPIC, meant)

@@ -1,8 +1,8 @@
-"""The way to the active controller: here when this node is it, else over the wire to the node that is.
+"""Sends requests to the active controller: a local call when it is this node, over the network otherwise.
 
-Who asks is answered by the controller of the moment: a try that meets a node which is the controller no more, or
-whose answer is lost, is made again until the time is over. So a request may be served twice, as it may when a client
-that heard no answer asks again. `Attempts` says so to a caller for which that makes a difference.
+An attempt that reaches a node that is no longer the controller, or whose response is lost, is repeated until the
+timeout. So a request may be served twice, as when a client retries after a lost response. `Attempts` reports that to
+callers for which it matters.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
     from millpond.wire.messages import Message
 
 AGAIN_MS = 50
-"""How long to wait before the next try, and how often to look whether the one that was asked still leads."""
+"""The delay before a retry, and the interval of checks that the node asked is still the controller."""
 
 NO_NODE = -1
 
 SHOWN_MS = 5_000
-"""How long an answer waits for this node's own image; one that is further behind cannot help its clients anyway."""
+"""How long a response waits for this node's own image to catch up; a node further behind is of no use to its clients
+anyway."""
 
 FORWARD_MS_MIN = 1_000
 FORWARD_MS_MAX = 30_000
-"""How long a client waits whose request is sent on, whatever it has asked for."""
+"""Bounds on the timeout of a forwarded request, whatever timeout the client asked for."""
 
 
 class Leadership(Protocol):
-    """Who is the controller, as far as this node knows."""
+    """The controller, as far as this node knows."""
 
     @property
     def is_active(self) -> bool: ...
@@ -44,20 +45,20 @@ class Leadership(Protocol):
 
 
 AskHere = Callable[["Message", int], Later[Any]]
-"""Request and version: this node's own handler answers."""
+"""Takes request and version; this node's own handler responds."""
 
 AskNode = Callable[[int, "Message", int, int], Later[Any]]
-"""Node id, request, version, time in ms: the response of another node, or RequestLost."""
+"""Takes node id, request, version and timeout in ms; the response of that node, or RequestLost."""
 
 
 class Attempts:
-    """What a caller learns about the attempts of one request."""
+    """Reports to the caller on the attempts of one request."""
 
     __slots__ = ("is_repeated",)
 
     def __init__(self) -> None:
         self.is_repeated = False
-        """The response is that to a repeated attempt: an earlier one may have been carried out."""
+        """The response is to a repeated attempt: an earlier one may have been carried out."""
 
 
 class ControllerChannel:
@@ -97,7 +98,7 @@ class ControllerChannel:
 
 
 class _Asking:
-    """One request, however many tries it takes."""
+    """One request, over all its attempts."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class _Asking:
             try:
                 reply = self._ask_here()
             except RemoteError as error:
-                # By now nobody is above who would end the connection of the one who sent this.
+                # On a retry no caller is on the stack that would close the client's connection.
                 self.answer.fail(error)
             else:
                 self._await(reply)
@@ -170,7 +171,7 @@ class _Asking:
         elif not self.answer.ended:
             self._timer = self._clock.call_later(AGAIN_MS, self.attempt)
 
-    # A controller that was paused or cut off does not answer, and nobody closes its connection.
+    # A controller that is paused or partitioned away does not respond, and its connection stays open.
 
     def _look_later(self, leader_id: int) -> None:
         if self._reply is not None and not self._reply.ended:
@@ -205,12 +206,12 @@ def _too_late() -> Refused:
 
 
 def forward_ms(request: Message) -> int:
-    """How long the controller may take to answer a client's request."""
+    """How long the controller may take to respond to a client's request."""
     return max(FORWARD_MS_MIN, min(getattr(request, "timeout_ms", FORWARD_MS_MAX), FORWARD_MS_MAX))
 
 
 def is_refused_by_follower(response: object) -> bool:
-    """Whether any part of the response says that another node is the controller."""
+    """Whether any part of the response is NOT_CONTROLLER."""
     if isinstance(response, list):
         return any(is_refused_by_follower(each) for each in response)
     if not isinstance(response, model.Struct):
@@ -221,7 +222,7 @@ def is_refused_by_follower(response: object) -> bool:
 
 
 def say_instead(response: Any, refused: Refused) -> None:
-    """Let a response that says that another node is the controller say this in its place."""
+    """Replace every NOT_CONTROLLER in a response with this error."""
     if isinstance(response, list):
         for each in response:
             say_instead(each, refused)

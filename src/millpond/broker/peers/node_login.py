@@ -1,7 +1,7 @@
-"""How a node logs in to another one: a link that does so first, and whose owner sees none of it.
+"""A node's login to another node: a link that logs in before its owner's first request, invisibly to the owner.
 
-The salt of the nodes' user is known to all of them, so nothing is hashed here; whoever names another one, or fewer
-rounds of hashing, is told nothing. At the end the other node has to show that it knows the password, too.
+Every node knows the node user's salt and iterations, so the salted password is cached; a peer that sends another salt
+or other iterations gets no proof. Finally the peer has to prove that it knows the password too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _LENGTH: Final = Struct(">i")
 
 
 class LoginNotTaken(RemoteError):
-    """Another node does not let this one in, or does not know the password itself."""
+    """The other node refused the login, or does not know the password itself."""
 
 
 class NodeLogin:
-    """Makes links log in. `nonce` draws what nobody can guess."""
+    """Makes links log in. `nonce` returns an unguessable random string."""
 
     def __init__(self, user: NodeUser, client_id: str, nonce: Callable[[], str]) -> None:
         self.user = user
@@ -62,7 +62,7 @@ def _known(user: NodeUser, salt: bytes, iterations: int) -> bytes:
 
 
 class LoginLink:
-    """The link of its owner, and the handler of the link below. What is sent meanwhile waits."""
+    """The owner's link, and the handler of the link below. Data sent during the login is buffered."""
 
     def __init__(self, link: Link, login: NodeLogin) -> None:
         self.peer = link.peer
@@ -85,7 +85,7 @@ class LoginLink:
         self._handler = handler
         self._ask(m.SaslHandshakeRequest(mechanism=self._login.user.mechanism.label), HANDSHAKE_VERSION)
 
-    # What the owner does.
+    # Called by the owner.
 
     def send(self, parts: Sequence[ReplyPart]) -> None:
         if self._is_in:
@@ -111,7 +111,7 @@ class LoginLink:
     def abort(self) -> None:
         self._link.abort()
 
-    # What the link below tells.
+    # Called by the link below.
 
     def buffer(self) -> memoryview:
         assert self._handler is not None

@@ -1,6 +1,6 @@
-"""How a node goes to the others: by the listener that is for nodes, with its own certificate or login.
+"""The network between nodes: connections use the node's own certificate or login.
 
-Whoever asks another node sees none of that.
+Code that sends requests to other nodes sees none of that.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NodeNetwork:
-    """The network port, as the parts of a node that ask other nodes see it."""
+    """The network port for the parts of a node that send requests to other nodes."""
 
     def __init__(self, network: Network, tls: ClientTls | None, login: NodeLogin | None = None) -> None:
         self._network = network

@@ -1,7 +1,7 @@
-"""The way to the other nodes of the cluster: one connection to each, made when there is something to ask.
+"""Connections to the other nodes of the cluster: one to each, opened on the first request.
 
-Answers come in the order of the requests. So what may wait for long (a fetch, a decision) has a `Peers` of its own:
-on a shared one it would hold up what must not wait, a vote or a heartbeat.
+Responses come in the order of the requests. So requests that may take long (a fetch, a controller decision) have a
+separate `Peers`: on a shared one they would delay those that must not wait, such as votes and heartbeats.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from millpond.quorum.voters import Voter
 from millpond.wire.messages import Message
 
 Addresses = Callable[[int], tuple[str, int] | None]
-"""Where a node listens; None where nobody knows."""
+"""The address of a node; None if unknown."""
 
 
 class Peers:
-    """Asks other nodes by their ids; `for_bulk` and `is_shared` as of a `Requester`."""
+    """Sends requests to nodes by id; `for_bulk` and `is_shared` are as in `Requester`."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Peers:
         self._requesters: dict[int, tuple[tuple[str, int], Requester]] = {}
 
     def ask(self, node_id: int, request: Message, version: int, timeout_ms: int) -> Later[Any]:
-        """The node's response, or RequestLost: nobody knows whether it was served, or where the node is."""
+        """The node's response, or RequestLost: the request may or may not have been served, or the node's address is
+        unknown."""
         address = self._addresses(node_id)
         if address is None:
             return failed(RequestLost(f"nobody knows where node {node_id} is"))
@@ -64,13 +65,13 @@ class Peers:
         return known[1].ask(request, version, timeout_ms)
 
     def close(self) -> None:
-        """Break all connections off; what is in flight is lost."""
+        """Abort all connections; requests in flight are lost."""
         for _, requester in list(self._requesters.values()):
             requester.disconnect()
 
 
 class EndPoint(NamedTuple):
-    """Where a node is reached by those who go by their listener of this name."""
+    """The address of a node's listener of this name."""
 
     listener: str
     host: str
@@ -78,15 +79,15 @@ class EndPoint(NamedTuple):
 
 
 class NodeAddresses:
-    """Where each node is, by one of this node's listeners: as the operator wrote down, as it has registered itself,
-    as the voters are named, or as others have told. A node that has just begun knows only the latter.
+    """The addresses of the nodes on one listener: from the settings, the broker registrations, the voter set, or
+    learned from other nodes. A node that has just started may know only the learned ones.
 
-    A node goes to another one's listener of the same name as its own, as in Kafka: so the nodes of a cluster can go
-    over from one to another, one after the other.
+    A node connects to the listener with the same name as its own, as in Kafka, so that a cluster can migrate from one
+    listener to another node by node.
     """
 
     def __init__(self, settings: Settings, image: Image, listener: ListenerSettings | None = None) -> None:
-        """`listener` is the one by which nodes reach each other, unless it is said."""
+        """`listener` defaults to the inter-broker listener."""
         self._listener = listener or preferred_of(listeners_of(settings))
         written = cluster_nodes(settings) if self._listener.is_preferred else controller_nodes(settings)
         self._written = {each.node_id: (each.host, each.port) for each in written}
@@ -101,11 +102,11 @@ class NodeAddresses:
         return by_name or self._told.get(node_id) or self._as_voter(node_id)
 
     def by_listener(self, name: str) -> Addresses:
-        """Where the nodes are for somebody who came in by our listener of this name."""
+        """The node addresses for a client that connected to our listener of this name."""
         return self if name in ("", self._listener.name) else lambda node_id: self._named(node_id, name)
 
     def end_points(self, node_id: int) -> list[EndPoint]:
-        """All that is known of where a node is, by listener; last the one by which this node would go."""
+        """All known addresses of a node by listener; the one that this node would use is last."""
         own = self(node_id)
         broker = self._image.brokers.get(node_id)
         others = [] if broker is None else [EndPoint(each.name, each.host, each.port) for each in broker.end_points]
@@ -113,7 +114,7 @@ class NodeAddresses:
         return known if own is None else [*known, EndPoint(self._listener.name, *own)]
 
     def _registered(self, node_id: int) -> tuple[str, int] | None:
-        """By its listener of our name, or else one where the same is spoken."""
+        """The registered address of its listener with our name, or else of one with our security protocol."""
         broker = self._image.brokers.get(node_id)
         end_points = () if broker is None else broker.end_points
         alike = [each for each in end_points if each.name == self._listener.name] or [
@@ -122,7 +123,7 @@ class NodeAddresses:
         return (alike[0].host, alike[0].port) if alike else None
 
     def _named(self, node_id: int, listener: str) -> tuple[str, int] | None:
-        """By its listener of this name, as the metadata have it."""
+        """The address of its listener of this name, from its registration or the voter set."""
         broker = self._image.brokers.get(node_id)
         for registered in () if broker is None else broker.end_points:
             if registered.name == listener:
@@ -134,7 +135,7 @@ class NodeAddresses:
         return None
 
     def _as_voter(self, node_id: int) -> tuple[str, int] | None:
-        """By whatever listener, where nobody knows better."""
+        """The voter's first address on any listener, as a last resort."""
         known = (each.end_points[0] for each in self.voters() if each.node_id == node_id and each.end_points)
         return next(((each.host, each.port) for each in known), None)
 
@@ -142,12 +143,12 @@ class NodeAddresses:
         self._told |= {each.node_id: (each.host, each.port) for each in contacts}
 
     def learn_leader(self, node_id: int, end_points: Iterable[Any]) -> None:
-        """A node says itself that it leads, and where it is."""
+        """Store the endpoints of a node that announced itself as leader."""
         known = {each.name: (each.host, each.port) for each in end_points}
         if known:
             self._told[node_id] = known.get(self._listener.name) or list(known.values())[-1]
 
     def learn(self, response: Any) -> None:
-        """A node that does not lead says where the one is that does."""
+        """Store the leader's address from the response of a node that is not the leader."""
         for each in getattr(response, "node_endpoints", None) or ():
             self._told[each.node_id] = each.host, each.port

@@ -1,8 +1,8 @@
-"""Requests to one other node, through the network's port: each has a number of its own and a deadline.
+"""Requests to one other node over the network port, each with a correlation id and a deadline.
 
-Answers come in the order of the requests. An answer that is overdue takes the connection with it, because nothing
-behind it can be trusted to come; the next request makes a new one. Where the requests are those of many clients, one
-that gives up takes nobody along: the others wait on, and only what comes next is sent by a new connection.
+Responses come in the order of the requests. An overdue response closes the connection, because those behind it cannot
+be expected either; the next request opens a new one. On a connection that is shared by many clients a timeout fails
+only its own request: the others keep waiting, and new requests use a new connection.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from millpond.wire.messages import Message
 _LENGTH = Struct(">i")
 FRAME_BYTES_MAX = 64 << 20
 FRAME_BYTES_ANY = (1 << 31) - 1
-"""Where the answer is as large as its largest batch. Room for it is made as it arrives."""
+"""For responses that may be as large as the largest batch. Memory is allocated as the data arrives."""
 SCRATCH_BYTES = 16 << 10
 SPARE_BYTES_MAX = 12 << 20
-"""How much of the memory of large answers is kept for the next ones: room for what a fetch asks for."""
+"""Buffer memory of large responses that is kept for reuse: enough for one fetch."""
 
 
 class RequestLost(Exception):
-    """No answer will come: nobody knows whether the request was served."""
+    """No response will come; the request may or may not have been served."""
 
     def __init__(self, message: str, *, is_cut: bool = False) -> None:
         super().__init__(message)
         self.is_cut = is_cut
-        """Whether the connection was closed or refused; else the time was up."""
+        """Whether the connection was closed or refused; False after a timeout."""
 
 
 @dataclass(slots=True)
@@ -50,10 +50,10 @@ class _InFlight:
 
 
 class Requester:
-    """One connection at a time, made when there is something to send.
+    """One connection at a time, opened on the first request.
 
-    One that is `for_bulk` takes answers of any size, and gives none up of which more has arrived meanwhile. Where it
-    `is_shared` the requests have nothing to do with each other, and none may cost another its answer.
+    With `for_bulk` it accepts responses of any size, and does not time out while data keeps arriving. With
+    `is_shared` the requests are independent, and a timeout of one must not cost another its response.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Requester:
         self._address = host, port
         self._connection: _Connection | None = None
         self._overdue: set[_Connection] = set()
-        """Those on which an answer did not come in time, while others are still waited for."""
+        """Connections with a timed-out request and others still pending."""
         self._correlation_id = 0
 
     @property
@@ -84,7 +84,7 @@ class Requester:
         return 0 if self._connection is None else len(self._connection.in_flight)
 
     def ask(self, request: Message, version: int, timeout_ms: int) -> Later[Any]:
-        """The response, or RequestLost: also when it does not come in this time."""
+        """The response, or RequestLost, also on timeout."""
         connection, asked = self._send(request, version)
         connection.in_flight.append(asked)
         self._wait(connection, asked, timeout_ms)
@@ -95,7 +95,7 @@ class Requester:
 
         def time_is_up() -> None:
             if self._for_bulk and connection.bytes_received != before:
-                # A slow way, not a dead peer: whoever broke it off would ask for the same again, for ever.
+                # A slow network, not a dead peer: after an abort the same request would be repeated forever.
                 self._wait(connection, asked, timeout_ms)
             else:
                 self._on_overdue(connection, asked)
@@ -103,11 +103,11 @@ class Requester:
         asked.timer = self._clock.call_later(timeout_ms, time_is_up)
 
     def tell(self, request: Message, version: int) -> None:
-        """Send what is never answered (produce with acks=0)."""
+        """Send a request that gets no response (produce with acks=0)."""
         self._send(request, version)
 
     def disconnect(self) -> None:
-        """Break the connection off; what is in flight is lost."""
+        """Abort the connection; requests in flight are lost."""
         for connection in [*self._overdue, self._connection]:
             if connection is not None:
                 connection.give_up()
@@ -151,7 +151,7 @@ class Requester:
 
 
 class _Connection:
-    """One connection and what is in flight on it."""
+    """One connection and its requests in flight."""
 
     def __init__(self, link: Link, forget: Callable[[_Connection], None], frame_bytes_max: int) -> None:
         self.link = link
@@ -169,7 +169,7 @@ class _Connection:
     def received(self, count: int) -> None:
         self.bytes_received += count
         for frame in self._reader.advance(count):
-            # A frame in the scratch lives no longer than this call; a large one has a buffer of its own.
+            # A frame in the scratch buffer is valid only during this call; a large one has a separate buffer.
             self._take(memoryview(bytes(frame)) if frame.obj is self._scratch.obj else frame)
 
     def _take(self, frame: memoryview) -> None:
@@ -191,7 +191,8 @@ class _Connection:
             self._end_unless_waited_for()
 
     def abandon(self, asked: _InFlight) -> None:
-        """One answer is waited for no longer. Nothing more is sent here; whoever waits on may still have his."""
+        """Fail one timed-out request. Nothing more is sent on this connection, but other pending requests may still
+        get their responses."""
         self._is_overdue = True
         asked.response.fail(RequestLost(f"no answer from {self.link.peer}"))
         self._end_unless_waited_for()
