@@ -26,7 +26,7 @@ AGAIN_MS = 50
 NO_NODE = -1
 
 SHOWN_MS = 5_000
-"""How long a response waits for this node's own image to catch up; a node further behind is of no use to its clients
+"""How long a response waits for this node's own image to catch up; a node further behind cannot serve its clients
 anyway."""
 
 FORWARD_MS_MIN = 1_000
