@@ -1,4 +1,4 @@
-"""How AlterConfigs and IncrementalAlterConfigs end: the decision is committed, each resource hears its verdict."""
+"""The end of AlterConfigs and IncrementalAlterConfigs: commit the changes, and answer for each resource."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def commit_changes(
     response: type[m.AlterConfigsResponse] | type[m.IncrementalAlterConfigsResponse],
     settled: Verdicts = (),
 ) -> Outcome:
-    """`settled` is what needed no commit."""
+    """`settled` are the results that need no commit."""
 
     def answer(verdicts: Verdicts) -> m.AlterConfigsResponse | m.IncrementalAlterConfigsResponse:
         results = [

@@ -1,7 +1,7 @@
-"""Topics that come into being through this node: for a client that asked for them, or because the node needs them.
+"""Topic creation through this node, for a client or for the node itself.
 
-The controller decides, wherever it is. Whoever asked this node is answered once this node knows the topics, too: the
-next thing he does is to ask for their leaders.
+The controller decides. The client is answered once this node's image has the topics, too, because it will ask this
+node for their leaders next.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millpond.broker.context import MetadataContext
 
 VERSION = 7
-"""Of CreateTopics, when a node asks for topics of its own."""
+"""The CreateTopics version of a node's own requests."""
 
 CREATE_MS = 10_000
 

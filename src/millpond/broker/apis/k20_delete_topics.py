@@ -64,8 +64,8 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
 
 
 def forward(metadata: MetadataContext, call: Call, request: m.DeleteTopicsRequest) -> Later[m.DeleteTopicsResponse]:
-    """Names are sent on as ids: an attempt that is repeated must not delete a topic created since under the same
-    name. The response is sent once the topics are gone from this node's image, too."""
+    """Forwards names as ids: a repeated attempt must not delete a topic that was created since under the same name.
+    The response is sent once the topics are gone from this node's image, too."""
     if call.meter is not None and call.meter.mutations is not None and call.version < MUTATIONS.strict_from:
         # The controller answers quotas by the version, and older versions have no ids.
         return _sent_on(metadata, call, request, call.version)

@@ -1,4 +1,4 @@
-"""CreateDelegationToken (38), versions 1-3: a short-lived password for a user.
+"""CreateDelegationToken (38), versions 1-3: a short-lived credential for a user.
 
 2 flexible · 3 for another user, which needs a right. Refused on PLAINTEXT listeners, and to clients that logged in
 with a token.

@@ -1,6 +1,6 @@
-"""RenewDelegationToken (39), versions 1-2: let a token live on, not beyond its longest life.
+"""RenewDelegationToken (39), versions 1-2: extend a token's life, up to its maximum lifetime.
 
-2 flexible. By its owner and those whom he named for it. Who shows the token's proof knows the token.
+2 flexible. The owner and the renewers may do this. The token's HMAC in the request proves knowledge of the token.
 """
 
 from __future__ import annotations

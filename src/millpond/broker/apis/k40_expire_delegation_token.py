@@ -1,6 +1,6 @@
-"""ExpireDelegationToken (40), versions 1-2: let a token end, at once (a negative period) or after a time.
+"""ExpireDelegationToken (40), versions 1-2: expire a token at once (a negative period) or after a time.
 
-2 flexible. By its owner and those whom he named for it. Sessions that stand on a token end with it.
+2 flexible. The owner and the renewers may do this. Sessions authenticated with a token end with it.
 """
 
 from __future__ import annotations

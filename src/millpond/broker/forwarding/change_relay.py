@@ -1,6 +1,6 @@
-"""A client's change that is sent on to the controller: answered once this node knows of it, too.
+"""A client's change that is forwarded to the controller, and answered once this node has applied it, too.
 
-What the client does next it does here: a setting that it has just changed must not be told to it with its old value.
+The client sends its next request to this node, which must not return the old value of a setting just changed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def relay_change(metadata: MetadataContext, call: Call, request: m.Message) -> L
 
 
 def caught_up(metadata: MetadataContext) -> Later[None]:
-    """Ends once what is committed now is applied here, or when nobody can tell how far this node is behind."""
+    """Ends once what is committed now is applied here, or if this node cannot find out or stays behind."""
     return catch_up(metadata).recover(Refused, lambda _: None)
 
 
 def catch_up(metadata: MetadataContext) -> Later[None]:
-    """Ends once what is committed now is applied here. Refused where this node cannot tell, or stays behind."""
+    """Ends once what is committed now is applied here. Refused if this node cannot find out, or stays behind."""
     partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = m.DescribeQuorumRequest.TopicData(topic_name=METADATA_TOPIC, partitions=[partition])
     asked = metadata.controller_channel.ask(

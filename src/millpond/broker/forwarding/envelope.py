@@ -1,4 +1,4 @@
-"""A client's request that is sent on to the controller together with who asks: the answer depends on it."""
+"""A client's request, forwarded to the controller with the client's principal because the response depends on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBER: Final = 1
 _OTHERWISE: Final = "0"
 _BY_TOKEN: Final = "1"
 _BY_PASSWORD: Final = "2"
-"""How somebody has shown who they are."""
+"""How a principal was authenticated."""
 
 
 def ask_for_client(
@@ -31,8 +31,8 @@ def ask_for_client(
     version: int | None = None,
     attempts: Attempts | None = None,
 ) -> Later[Any]:
-    """The controller's response to what changes partitions. Where their number is limited for this client, the
-    controller counts them, and has to know who asks. The version is the client's unless another one is given."""
+    """The controller's response to a request that creates or deletes partitions. If the client has a quota for these,
+    the controller enforces it and needs the client's principal. The version is the client's unless one is given."""
     version = call.version if version is None else version
     if call.meter is not None and call.meter.mutations is not None:
         return _ask_enveloped(metadata, call, request, version, attempts)

@@ -1,1 +1,1 @@
-"""What a node tells monitoring: counted where things happen, made into text when somebody asks, a slice at a time."""
+"""The node's metrics: counted where things happen, and rendered as text on request, in slices."""

@@ -1,4 +1,4 @@
-"""What there is to say of the node as one of a cluster: the quorum, its requests, its connections, its disk."""
+"""Metrics of the node in its cluster: the quorum, requests, connections and disk."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _collect_disk(page: Exposition, node: NodeContext) -> Steps[None]:
 def collect_metadata(
     page: Exposition, node: NodeContext, metadata: MetadataContext, data: DataContext
 ) -> Steps[None]:
-    """What every node knows of its cluster; of how far the others are, only the active controller."""
+    """Cluster metadata as every node knows it. Only the active controller knows the progress of the other nodes."""
     controller, image = metadata.controller, metadata.image
     page.gauge("millpond_controller_active", "1 where this node is the active controller, else 0.").add(
         int(controller.is_active)

@@ -1,7 +1,7 @@
-"""Numbers with names as text, in the format that Prometheus reads (version 0.0.4).
+"""The Prometheus text format (version 0.0.4).
 
-All samples of one family stand together, whoever adds them and in whatever order. `seal` makes bytes of what was
-added since the last time: the text of ten thousand partitions is never made in one go.
+The samples of a family are kept together, in whatever order they are added. `seal` encodes the samples added since
+the last call, so that the text of ten thousand partitions is never built in one go.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def labels(**named: object) -> str:
-    """What stands behind the name of a family; "" without any."""
+    """The label set that follows the name of a family; "" if there are no labels."""
     if not named:
         return ""
     listed = ",".join(f'{name}="{escaped(str(value))}"' for name, value in named.items())
@@ -28,7 +28,7 @@ def escaped(text: str) -> str:
 
 
 class Family:
-    """One name with its meaning and all its samples."""
+    """A metric name with its help text and samples."""
 
     __slots__ = ("_name", "_parts", "_rows")
 
@@ -38,7 +38,7 @@ class Family:
         self._parts = [f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n".encode()]
 
     def add(self, value: float, labelled: str = "") -> None:
-        """`labelled` is what `labels` gives."""
+        """`labelled` is a result of `labels`."""
         self._rows.append(f"{self._name}{labelled} {value}\n")
 
     def add_histogram(self, histogram: Histogram, **named: object) -> None:
@@ -60,17 +60,17 @@ class Family:
 
 
 class Exposition:
-    """One page: families in the order in which they were first named."""
+    """One page: families in the order in which they were first added."""
 
     def __init__(self) -> None:
         self._families: dict[str, Family] = {}
 
     def gauge(self, name: str, meaning: str) -> Family:
-        """What goes up and down."""
+        """A value that goes up and down."""
         return self._family(name, "gauge", meaning)
 
     def counter(self, name: str, meaning: str) -> Family:
-        """What only grows while the process lives."""
+        """A value that only grows while the process runs."""
         assert name.endswith("_total"), name
         return self._family(name, "counter", meaning)
 

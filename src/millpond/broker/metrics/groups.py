@@ -1,8 +1,8 @@
-"""Groups that this node coordinates: who is in them, how far they are behind, how often they rebalanced.
+"""Metrics of the groups that this node coordinates: members, lag and rebalances.
 
-How far a group has read its coordinator knows; how far a partition goes, its leader. Where this node has a replica it
-looks there, else it asks the leader. For how long the oldest unread record has been waiting stands in its batch: in a
-file here, or in what the leader sends of it. Where only ends of transactions are unread, nothing is.
+The coordinator knows a group's committed offsets, and the leader of a partition knows where it ends. This node uses
+its own replica if it has one, and asks the leader otherwise. The age of the oldest unread record comes from its
+batch: from a local file, or fetched from the leader. If only transaction markers are unread, the lag is zero.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE: Final = 300
 LOOKS_AT_ONCE: Final = 20
 LOOKS_MAX: Final = 500
-"""Of so many partitions, those with the largest lag, it is looked up for each page how old the next record is."""
+"""For each page, the age of the next record is looked up for this many partitions, those with the largest lag."""
 LOOK_BYTES: Final = 1_024
-"""Room for the ends of a dozen transactions."""
+"""Enough for the markers of a dozen transactions."""
 FETCHES_MAX: Final = 50
-"""So many of these are asked of other nodes: the answer is a whole batch. What is known is not asked again."""
+"""How many of these lookups go to other nodes, because each response has a whole batch. Results are cached."""
 
 ASK_MS: Final = 1_000
 ASKED_AT_ONCE: Final = 1_000
@@ -44,7 +44,7 @@ LIST_OFFSETS_VERSION: Final = 6
 FETCH_VERSION: Final = 12
 LATEST, EARLIEST = -1, -2
 CONSUMER: Final = -1
-"""Who asks: no replica."""
+"""The replica id of requests that do not come from a replica."""
 
 
 class _Bounds(NamedTuple):
@@ -53,38 +53,38 @@ class _Bounds(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """How far one group has read one partition."""
+    """One group's position in one partition."""
 
     group: str
     partition: TopicPartition
     committed: int | None
-    """None where it has committed nothing: everything is unread there."""
+    """None if the group has committed no offset: all records are unread."""
 
     def position(self, bounds: _Bounds) -> int:
-        """Where the group reads next."""
+        """The next offset that the group reads."""
         return bounds.start if self.committed is None else max(self.committed, bounds.start)
 
 
 class _Unread(NamedTuple):
-    """A record that some group reads next."""
+    """The position of a group's next record."""
 
     partition: TopicPartition
     offset: int
     topic_id: UUID | None
-    """A topic that was made anew has other records at the same offsets."""
+    """A topic that was deleted and created again has other records at the same offsets."""
 
 
 class _Next(NamedTuple):
-    """What comes next at an offset."""
+    """The first record at or after an offset."""
 
     offset: int
-    """Of the next record, or where it may be: what lies before it is the end of a transaction."""
+    """The offset of the next record, or of where it may follow: only transaction markers come before it."""
     since_ms: int | None
-    """When its batch was written, as far as that is known."""
+    """When its batch was written; None if unknown."""
 
 
 class _Looks(NamedTuple):
-    """Where unread records are looked for."""
+    """Pending lookups of unread records, in local files and on other nodes."""
 
     here: list[tuple[_Unread, FileRange]]
     elsewhere: list[tuple[_Unread, Later[_Next | None]]]
@@ -101,7 +101,7 @@ class GroupMetrics:
         client_id = f"{NODE_CLIENT_ID}{node.node_id}"
         self._peers = Peers(node.world, client_id, coordination.addresses)
         self._known: Mapping[_Unread, _Next] = {}
-        """The records that groups read next, as of the last page: when they were written does not change."""
+        """The groups' next records as of the last page. Cached because their write time does not change."""
 
     def collect(self, page: Exposition) -> Steps[None]:
         rows: list[_Row] = []
@@ -146,7 +146,7 @@ class GroupMetrics:
         paused = page.counter(
             "millpond_group_rebalance_seconds_total", "How long the group's rebalances took, all together."
         )
-        # Whoever comes while others have their turn is not among those that are told here, and has not gone either.
+        # Taken before the first yield: a group that appears between two steps is not in `known`, but must be kept.
         before = self._coordination.rebalances.groups()
         known: set[str] = set()
         for shard_host in list(self._coordination.groups.shard_hosts()):
@@ -165,12 +165,13 @@ class GroupMetrics:
         self._coordination.rebalances.forget(before - known)
 
     def _collect_rows(self, rows: list[_Row]) -> Steps[Mapping[TopicPartition, None]]:
-        """Every partition of the topics that each group reads, and what it has committed there."""
+        """Add a row for every partition of the topics that each group reads; return the partitions."""
         wanted: dict[TopicPartition, None] = {}
         for shard_host in list(self._coordination.groups.shard_hosts()):
             shard: GroupShard = shard_host.shard
             for group_id in list(dict.fromkeys((*shard.offsets.by_group, *shard.groups))):
-                # What is left of it after others had a turn; the whole of one group is never much.
+                # The group may have changed or gone since the last yield. One group's offsets are few enough for a
+                # single step.
                 committed: dict[TopicPartition, int | None] = {
                     TopicPartition(key.topic, key.partition): each.offset
                     for key, each in shard.offsets.of_group(group_id)
@@ -186,7 +187,7 @@ class GroupMetrics:
     def _partitions_of(
         self, shard: GroupShard, group_id: str, committed: Iterable[TopicPartition]
     ) -> Iterable[TopicPartition]:
-        """Those with a committed offset, and all others of the same topics and of those that members subscribe to."""
+        """Partitions with a committed offset, and all other partitions of these and of the subscribed topics."""
         names = dict.fromkeys(each.topic for each in committed)
         group = shard.groups.get(group_id)
         if group is not None:
@@ -198,7 +199,7 @@ class GroupMetrics:
         return dict.fromkeys((*committed, *others))
 
     def _bounds(self, wanted: Iterable[TopicPartition]) -> Steps[Mapping[TopicPartition, _Bounds]]:
-        """Where the committed records of each begin and end, as far as that can be learned."""
+        """The log start offset and end of the committed records of each partition, where they can be determined."""
         bounds: dict[TopicPartition, _Bounds] = {}
         elsewhere: dict[int, list[TopicPartition]] = {}
         for some in in_slices(wanted, ROWS_AT_ONCE):
@@ -227,7 +228,7 @@ class GroupMetrics:
     def _following(
         self, rows: list[_Row], bounds: Mapping[TopicPartition, _Bounds]
     ) -> Steps[Mapping[_Unread, _Next]]:
-        """What the groups read next, as far as that can be learned."""
+        """The next record of each group and partition, where it can be determined."""
         lags: dict[_Unread, int] = {}
         for some in in_slices(rows, ROWS_AT_ONCE):
             for row in some:
@@ -257,7 +258,7 @@ class GroupMetrics:
                 part.file.release()
         seen = yield gather([later for _, later in looks.elsewhere])
         following.update((each, at) for (each, _), at in zip(looks.elsewhere, seen, strict=True) if at is not None)
-        # Where no record was yet, there may be one the next time.
+        # Cache only records that were found: a position with none yet may have one for the next page.
         self._known = {each: at for each, at in following.items() if at.offset == each.offset}
         return following
 
@@ -272,23 +273,23 @@ class GroupMetrics:
             try:
                 part = replica.log.read(unread.offset, LOOK_BYTES).range
             except Refused:
-                # It is being cut back, or its disk fails: then this is not what an operator misses most.
+                # The log is being truncated, or the disk fails; the page does without this age.
                 return
             if part is not None:
                 looks.here.append((unread, part))
         elif known is not None and known.leader >= 0 and len(looks.elsewhere) < FETCHES_MAX:
             asked = self._peers.ask(known.leader, _fetch(unread), FETCH_VERSION, ASK_MS)
-            # Read at once: what a response holds of records is gone with the next one.
+            # Read it right away: the next response overwrites the buffer that its records are in.
             later = asked.map(lambda response: _next_sent(unread, response)).recover(RequestLost, _nothing)
             looks.elsewhere.append((unread, later))
 
 
 def _nothing(_: RequestLost) -> None:
-    """It does not come in time: then the page is without it."""
+    """No response in time: the page leaves it out."""
 
 
 def _next_on_disk(unread: _Unread, part: FileRange) -> _Next | None:
-    """What lies there. On a worker: it may have to wait for the disk."""
+    """Read the next record from a local file. Runs on a worker, because it may wait for the disk."""
     try:
         data = part.file.read_at(part.position, min(part.length, LOOK_BYTES))
     except OSError:
@@ -297,7 +298,7 @@ def _next_on_disk(unread: _Unread, part: FileRange) -> _Next | None:
 
 
 def _next_sent(unread: _Unread, response: m.FetchResponse) -> _Next | None:
-    """The same of what a leader has sent."""
+    """The same from a leader's response."""
     for topic in response.responses:
         for part in topic.partitions:
             if not part.error_code and part.records:
@@ -306,7 +307,7 @@ def _next_sent(unread: _Unread, response: m.FetchResponse) -> _Next | None:
 
 
 def _next_in(unread: _Unread, data: Any) -> _Next | None:
-    """In batches of which the first holds the offset, and the last may be cut off. None where there is none."""
+    """The next record in these batches; None if there is none. The first has the offset, the last may be partial."""
     position, offset = 0, unread.offset
     while len(data) - position >= HEADER_BYTES:
         header = read_header(data, position)
@@ -317,7 +318,7 @@ def _next_in(unread: _Unread, data: Any) -> _Next | None:
 
 
 def _fetch(unread: _Unread) -> m.FetchRequest:
-    """For one batch, or a few that are small: whoever asks for little gets no less than one."""
+    """A fetch of one batch or a few small ones: the response has at least one, however low the limit."""
     kind = m.FetchRequest
     wanted = kind.FetchPartition(
         partition=unread.partition.partition, fetch_offset=unread.offset, partition_max_bytes=LOOK_BYTES

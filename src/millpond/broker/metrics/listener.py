@@ -1,12 +1,10 @@
-"""Where monitoring asks: /metrics, /healthz and /readyz over HTTP, answered by the node's own loop.
+"""The monitoring endpoint: /metrics, /healthz and /readyz over HTTP, served by the node's own loop.
 
-Whether a node is healthy it says whatever scrapers do. Connections that ask for nothing give way to those that come
-after them, scrapes have only a part of the room, and of the loop only a share (`page.py`). Nothing can be changed
-here, and no record is shown.
+Health checks are answered whatever scrapers do: idle connections are dropped in favour of new ones, and scrapes get
+only part of the connections and a share of the loop (`page.py`). The endpoint is read-only and exposes no records.
 
-A page in a browser could be made to ask a loopback address. Where that is what is listened on, the Host must be a
-name of the loopback (else a foreign name could be pointed here: DNS rebinding); no page of another origin is answered
-anywhere.
+A web page could make a browser send requests to a loopback address. A listener on the loopback therefore requires a
+loopback name in the Host header, against DNS rebinding; requests from a page of another origin are always refused.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ if TYPE_CHECKING:
 
 VISITS_MAX: Final = 128
 SCRAPES_MAX: Final = 32
-"""So many may wait for a page or read one; the rest of the room is for those who ask for little."""
+"""How many connections may wait for or read /metrics; the others are reserved for small requests."""
 
 READ_MS: Final = 10_000
-"""Who has been reading for longer gives way, where there is no room for another scrape."""
+"""A scrape that has been reading for longer is dropped if a new one needs its place."""
 
 PAGES_MAX: Final = 8
-"""So many pages at once are held for those who still read them: each may have megabytes."""
+"""How many pages are kept in memory for slow readers: each may have megabytes."""
 
 Route = Callable[[Visit, Request], Later[Answer]]
 
@@ -71,9 +69,9 @@ class MetricsListener:
             lambda: run_steps(self._clock, unready_reason(node, metadata, data)).map(_readiness_answer)
         )
         self._visits: dict[Visit, None] = {}
-        """In the order in which they came."""
+        """Oldest first."""
         self._scrapes: dict[Visit, Page | None] = {}
-        """Those of them that want /metrics, and what they were given to read."""
+        """The connections that requested /metrics, and the page that each is reading."""
         self._listener: Listener | None = None
         self._routes: Mapping[str, Route] = {
             "/metrics": self._metrics,
@@ -82,7 +80,7 @@ class MetricsListener:
         }
 
     def open(self, network: Network, host: str, port: int) -> tuple[str, int]:
-        """Where it listens now. OSError when the address cannot be had."""
+        """Listen, and return the bound address. Raises OSError if it cannot be bound."""
         self._listener = network.listen(host, port, self._accept)
         return self._listener.host, self._listener.port
 
@@ -93,7 +91,7 @@ class MetricsListener:
         for visit in list(self._visits):
             visit.leave()
 
-    # Who may stay
+    # Limits on connections
 
     def _accept(self, link: Link) -> LinkHandler | None:
         if self._listener is None:
@@ -105,12 +103,12 @@ class MetricsListener:
         return visit
 
     def _least_wanted(self) -> Visit:
-        """The oldest that has not said what it wants. There is always one that is no scrape."""
+        """The oldest connection without a request, or else the oldest that is not a scrape, which always exists."""
         others = [visit for visit in self._visits if visit not in self._scrapes]
         return next((visit for visit in others if not visit.is_asked), others[0])
 
     def _make_room_for_scrape(self) -> bool:
-        """Whether there is room: who makes room had his time, and more than most."""
+        """Whether there is room for another scrape, after dropping the slowest reader if it is over its time."""
         if len(self._scrapes) < SCRAPES_MAX:
             return True
         longest = max(self._scrapes, key=Visit.reading_ms)
@@ -127,7 +125,7 @@ class MetricsListener:
                 self._turn_out(visit)
 
     def _turn_out(self, visit: Visit) -> None:
-        # Its link tells of its end a moment later: until then it must not count.
+        # The link reports the close only later; the connection must not count until then.
         self._forget(visit)
         visit.leave()
 
@@ -135,7 +133,7 @@ class MetricsListener:
         self._visits.pop(visit, None)
         self._scrapes.pop(visit, None)
 
-    # What is answered
+    # Responses
 
     def _answer(self, visit: Visit, request: Request) -> Later[Answer]:
         route = self._routes.get(request.path)
@@ -156,7 +154,7 @@ class MetricsListener:
         return page.body(request.takes_gzip).map(lambda body: Answer(200, body.parts, CONTENT_TYPE, body.encoding))
 
     def _failed(self, failure: Exception) -> Answer:
-        """Nothing was changed, so nothing is half done: a bug that only looks is no reason to end the node."""
+        """A bug here must not stop the node: the endpoint is read-only, so nothing is left half done."""
         self._node.journal("monitoring could not be answered: please report this", reason=repr(failure))
         return sentence(500, "This could not be answered; the node's journal says why.")
 

@@ -1,9 +1,9 @@
-"""The page of /metrics: made when somebody asks, at most once a second, once for all who ask meanwhile.
+"""The /metrics page: built on request, at most once a second, and shared by all concurrent scrapes.
 
-However many ask, and however often, making pages has at most a twentieth of the loop, unless a page takes more than
-a quarter of a second of it: nobody has to wait for more than some seconds. A page that was made is handed out until
-some megabytes of it have been; who asks then waits for the next one. So one who asks without a pause gets a page each
-time that there is a new one.
+Building pages takes at most a twentieth of the loop's time, whatever the number and rate of scrapes. A page that
+costs the loop more than a quarter of a second may exceed that share, because scrapers must not wait more than a few
+seconds. A page is served until a few megabytes of it have been sent; later scrapes wait for the next page, so a
+client that scrapes without pause gets each page about once.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ if TYPE_CHECKING:
     )
 
 FRESH_MS: Final = 1_000
-"""So long no further page is made, and longer where one takes more of the loop than its share."""
+"""The minimum time between two pages; longer if a page takes more than its share of the loop."""
 
 SHARE: Final = 20
-"""Of the loop's time making pages has one part in so many."""
+"""Building pages may take one part in this many of the loop's time."""
 
 FRESH_MS_MAX: Final = 5_000
-"""Older than this no page is handed out, whatever it took: its askers have limits of their own."""
+"""No page is served for longer than this, however expensive it was: scrapers have timeouts."""
 
 GIVEN_BYTES_MAX: Final = 8 << 20
-"""So much of one page is handed out before others wait for the next: to send it costs the loop, too."""
+"""After this much of one page has been served, scrapes wait for the next: sending takes time of the loop, too."""
 
 ASK_BYTES: Final = 64 << 10
-"""What a connection costs by itself, in bytes that could be sent instead."""
+"""The fixed cost of a connection, as the number of bytes that could be sent instead."""
 
 PACK_LEVEL: Final = 1
-"""The quickest: nine tenths are gone with it already."""
+"""The fastest level already removes nine tenths of the page."""
 
 PACK_BYTES: Final = 256 << 10
 
@@ -59,30 +59,30 @@ Collector = Callable[[Exposition], Steps[None]]
 
 
 class Body(NamedTuple):
-    """What goes over the wire, and how it is packed: "" as it is."""
+    """The body of a response and its Content-Encoding; "" means not compressed."""
 
     parts: list[bytes]
     encoding: str = ""
 
 
 class Page:
-    """All families at one moment."""
+    """All metric families at one point in time."""
 
     def __init__(self, parts: list[bytes], made_ms: int, workers: Workers) -> None:
         self.parts = parts
         self.made_ms = made_ms
         self._given_bytes = 0
         self._packed: Body | None = None
-        # Packing is C from end to end and gives the interpreter's lock away: no work for the loop.
+        # On a worker: zlib releases the GIL while it compresses, so the loop is not held up.
         self._packing = SharedRun(lambda: workers.run(partial(_pack, parts)).map(self._keep))
 
     @property
     def may_be_given(self) -> bool:
-        """Whether not too much of it has been handed out."""
+        """Whether less than the limit has been served."""
         return self._given_bytes < GIVEN_BYTES_MAX
 
     def body(self, is_packed: bool) -> Later[Body]:
-        """As its reader wants it; packed once for all."""
+        """The body, compressed if `is_packed`; compression runs once per page."""
         if not is_packed:
             return done(self._give(Body(self.parts)))
         if self._packed is not None:
@@ -108,7 +108,7 @@ class PageMaker:
         coordination: CoordinationContext,
         more: Sequence[Collector] = (),
     ) -> None:
-        """`more` collects what is known outside of the broker."""
+        """`more` are collectors for metrics from outside the broker."""
         self._node = node
         self._security = security
         self._metadata = metadata
@@ -123,7 +123,7 @@ class PageMaker:
         self._spent_us = 0
 
     def page(self) -> Later[Page]:
-        """The last one while it is fresh, else the next."""
+        """The last page while it may be served, otherwise the next one."""
         if self._last is not None and self._last.may_be_given:
             return done(self._last)
         return self._making.ask()
@@ -160,17 +160,17 @@ class PageMaker:
 
     def _keep(self, parts: list[bytes]) -> Page:
         page = self._last = Page(parts, self._clock.monotonic_ms(), self._node.workers)
-        # It may be large, and is not kept until somebody asks again.
+        # It may be large: release it once it is stale, even if there is no further scrape.
         self._clock.call_later(self._rest(), lambda: self._forget(page))
         return page
 
     def _fail(self, failure: Exception) -> NoReturn:
-        """A bug costs as much as a page."""
+        """A failed page delays the next one as a complete page would."""
         self._rest()
         raise failure
 
     def _rest(self) -> int:
-        """Make none for a while; for how many milliseconds."""
+        """Schedule the earliest start of the next page; return the delay in milliseconds."""
         rest_ms = min(max(self._spent_us * (SHARE - 1) // 1000, FRESH_MS), FRESH_MS_MAX)
         self._next_ms = self._clock.monotonic_ms() + rest_ms
         return rest_ms
@@ -181,13 +181,13 @@ class PageMaker:
 
 
 def shows_names(node: NodeContext, security: SecurityContext) -> bool:
-    """Whether topics and groups are named: nobody is asked here who they are."""
+    """Whether topics and groups are named. Scrapers are not authenticated, so ACLs turn this off by default."""
     wanted = node.settings[METRICS_NAMES]
     return wanted == "on" or (wanted == "auto" and not security.access.is_on)
 
 
 def _pack(parts: Sequence[bytes]) -> bytes:
-    """On a worker. Small pieces are joined: for each the lock of the interpreter is taken once."""
+    """Compress on a worker. Small parts are joined first, because each call takes the GIL once."""
     packer = zlib.compressobj(PACK_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     packed: list[bytes] = []
     some: list[bytes] = []

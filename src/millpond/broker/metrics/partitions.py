@@ -1,4 +1,4 @@
-"""What there is to say of the partitions of this node and of its topics."""
+"""Metrics of this node's partitions and their topics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from millpond.broker.replication.partitions import Partition
 
 PARTITIONS_AT_ONCE: Final = 50
-"""About half a millisecond of the loop's time."""
+"""Partitions per step; takes the loop about half a millisecond."""
 
 TOPICS_AT_ONCE: Final = 20
 
 
 def collect_partitions(page: Exposition, data: DataContext, *, is_named: bool = True) -> Steps[None]:
-    """Each partition of which this node has a replica; without their names only how many there are."""
+    """Every partition that has a replica on this node; only totals if `is_named` is false."""
     written_bytes = page.counter(
         "millpond_partition_written_bytes_total", "Bytes of batches written here as the leader."
     )
@@ -76,7 +76,7 @@ def collect_partitions(page: Exposition, data: DataContext, *, is_named: bool = 
 
 
 def collect_topics(page: Exposition, data: DataContext) -> Steps[None]:
-    """What the partitions of a topic have in common."""
+    """Metrics that are kept per topic, not per partition."""
     acknowledged = page.histogram(
         "millpond_produce_acknowledge_seconds",
         "From the arrival of a batch until it is acknowledged to its producer, by topic.",

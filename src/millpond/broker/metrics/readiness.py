@@ -1,4 +1,4 @@
-"""Whether this node serves as it should: registered, let in, and with everything that its replicas should have."""
+"""Readiness: the node is registered and unfenced, and its replicas are in sync."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REPLICAS_AT_ONCE: Final = 300
 
 
 def unready_reason(node: NodeContext, metadata: MetadataContext, data: DataContext) -> Steps[str | None]:
-    """Why not, in a few words; None when it is ready."""
+    """A short reason why the node is not ready; None if it is."""
     if node.is_stopping:
         return "this node is stopping"
     if not metadata.lifecycle.knows_itself:
@@ -31,7 +31,7 @@ def unready_reason(node: NodeContext, metadata: MetadataContext, data: DataConte
     for some in in_slices(replicas, REPLICAS_AT_ONCE):
         for replica in some:
             view = replica.view
-            # One that a partition moves to has time.
+            # A replica that a reassignment is adding may still be catching up.
             behind += view is not None and node.node_id not in (*view.isr, *view.adding_replicas)
         yield None
     if behind:

@@ -1,8 +1,8 @@
-"""One connection of monitoring: a request comes, its answer goes, and that is the end of it.
+"""One monitoring connection: a single HTTP request and its response.
 
-HTTP/1.1, and little of it: a request is a line and some headers. Everything is bounded: how long a request may be and
-may take, how long its answer may, and how long that is offered to somebody who takes nothing of it. Who reads slowly
-is waited for.
+Implements the small part of HTTP/1.1 that is needed: a request line and headers. The size of a request, the time to
+receive it, the time to answer it and the time without any progress in sending are all limited. A slow reader may take
+as long as it needs while it keeps reading.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES_MAX: Final = 8 << 10
 REQUEST_MS_MAX: Final = 5_000
-"""So long a visitor may take to say what it wants."""
+"""How long a client may take to send its request."""
 
 ANSWER_MS_MAX: Final = 30_000
-"""So long an answer is waited for: what counts files and disks may be standing still with them."""
+"""How long building a response may take: collectors that read the disk hang if the disk does."""
 
 STALL_MS: Final = 30_000
-"""So long an answer is offered to somebody who takes nothing of it. The system takes megabytes at a time, so that
-less would cut off those who are slow."""
+"""A client that reads nothing for this long is disconnected. The kernel buffers megabytes at a time, so a shorter
+limit would cut off slow readers."""
 
 METHODS: Final = ("GET", "HEAD")
 PLAIN: Final = "text/plain; charset=utf-8"
@@ -74,7 +74,7 @@ class Visit:
         on_closed: Callable[[Visit], None],
     ) -> None:
         self.is_asked = False
-        """Whether it has said what it wants."""
+        """Whether the request has arrived."""
         self._link = link
         self._clock = clock
         self._answer = answer
@@ -89,11 +89,11 @@ class Visit:
         self._timer: Timer | None = clock.call_later(REQUEST_MS_MAX, self._on_slow)
 
     def reading_ms(self) -> int:
-        """For how long it has been reading its answer; 0 where that went in one piece, or is not there yet."""
+        """How long the client has been reading the response; 0 if it was sent in one go or is not ready."""
         return 0 if self._offered_ms is None else self._clock.monotonic_ms() - self._offered_ms
 
     def buffer(self) -> memoryview:
-        # Once it has asked nothing more is of interest.
+        # Bytes after the request are discarded.
         return memoryview(self._buffer)[0 if self.is_asked else self._length :]
 
     def received(self, count: int) -> None:
@@ -116,7 +116,7 @@ class Visit:
         self._on_closed(self)
 
     def leave(self) -> None:
-        """It ends now: whoever was not answered is not answered any more."""
+        """Disconnect now, without sending an outstanding response."""
         self._end()
         self._link.abort()
 
@@ -188,7 +188,8 @@ class Visit:
         if not self._link.unsent_bytes():
             self._link.close()
             return
-        # A link that is being closed, by either side, has few seconds left. One that is not read hears of no end.
+        # Closing the link now, or reading that the client has closed its side, would leave only seconds to send the
+        # rest. A paused link does not see the client's close.
         self._link.pause_reading()
         self._offered_ms = self._clock.monotonic_ms()
         self._offer()
@@ -198,7 +199,7 @@ class Visit:
         self._timer = self._clock.call_later(STALL_MS, self._look)
 
     def _look(self) -> None:
-        """Whoever has taken something has time for more."""
+        """Wait again if the client has read something since the last check; otherwise disconnect."""
         if self._link.unsent_bytes() < self._left_bytes:
             self._offer()
         else:
@@ -207,7 +208,7 @@ class Visit:
 
 
 def _headers(lines: list[str]) -> dict[str, str]:
-    """The last of several with one name."""
+    """Headers by lower-case name; the last of a repeated header counts."""
     headers = {}
     for line in lines:
         name, _, value = line.partition(":")
@@ -224,7 +225,7 @@ def _refusal(headers: Mapping[str, str], is_local: bool) -> str | None:
 
 
 def _names_loopback(host: str) -> bool:
-    """Whatever the port: it may have been forwarded."""
+    """Ignores the port, which may have been forwarded."""
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return is_loopback(name.lower().removesuffix("."))
 

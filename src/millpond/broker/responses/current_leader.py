@@ -1,4 +1,4 @@
-"""Whom to ask instead (KIP-951): who leads a partition now, and where that node is."""
+"""Leader hints in responses (KIP-951): the current leader of a partition, and its endpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from millpond.broker.requests.connection import Connection
 
 MOVED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-"""What tells a client that the leader may be another one."""
+"""Errors after which a client looks for another leader."""
 
 
 class CurrentLeader(NamedTuple):
@@ -27,14 +27,14 @@ class CurrentLeader(NamedTuple):
 def current_leader(
     node: NodeContext, metadata: MetadataContext, data: DataContext, topic: str | UUID, index: int
 ) -> CurrentLeader | None:
-    """Who leads the partition as far as this node knows; None where that is nobody, or the partition unknown."""
+    """The partition's leader in this node's image; None if it has none, or the partition is unknown."""
     image = metadata.image
     known = image.topics.get(topic) if isinstance(topic, str) else image.topics_by_id.get(topic)
     if known is None or not 0 <= index < len(known.partitions):
         return None
     partition = known.partitions[index]
     leader = likely_leader(node, metadata, data, known.name, index, partition)
-    # One that is gone may still stand there as the leader of what only it has.
+    # The image keeps a leader that is gone if it has the only replica.
     return CurrentLeader(known.id, leader, partition.leader_epoch) if image.is_active(leader) else None
 
 

@@ -1,4 +1,4 @@
-"""What clients are told of a partition: who leads it, who of its replicas is away, and what is wrong with it."""
+"""The state of a partition in responses: its leader, its offline replicas and its error."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 GUESSED_FROM_SESSIONS: Final = 2
-"""After so many sessions without being heard a node guesses who leads in its place; before, it goes on naming itself.
+"""A leader that has lost the controller names itself for this many session timeouts, then guesses its successor.
 
-A guess that comes too soon is taken back: librdkafka, told of one leader, another and the first again within
-milliseconds, stays with the second. Who is sent to a leader that takes no writes asks again soon.
+A guess that comes too soon has to be taken back, and librdkafka, which sees one leader, another and the first again
+within milliseconds, stays with the second. A client that is sent to a leader without writes asks again soon.
 
-Where most of the other nodes refuse connections, their processes may have ended, and this node is the only one that
-can be read from; or a firewall rejects, and another one leads. It then names the other one and itself in turn, each
+If most of the other nodes refuse connections, their processes may have ended, and only this node can be read from; or
+a firewall rejects connections, and another node leads. This node then names the other node and itself in turn, each
 for as many sessions.
 """
 
@@ -34,10 +34,10 @@ class PartitionState(NamedTuple):
 def likely_leader(
     node: NodeContext, metadata: MetadataContext, data: DataContext, topic: str, index: int, partition: Partition
 ) -> int:
-    """Whom to send clients to: the leader, as far as this node knows.
+    """The node to send clients to: the leader, as far as this node knows.
 
-    A leader that may have been replaced for long names the one whom a controller elects in its place. Who hears of no
-    leader asks the same node again, and some clients know only one that they are connected to.
+    A leader that may have been replaced long ago names the replica that a controller would elect in its place. Naming
+    no leader would not help: the client would ask the same node again, and some clients know no other.
     """
     turn = metadata.lifecycle.sessions_missed // GUESSED_FROM_SESSIONS
     may_guess = turn > 0 if metadata.controller.others_may_lead else turn % 2 == 1
@@ -49,7 +49,7 @@ def likely_leader(
 
 
 class PartitionStates:
-    """The states of partitions, all by the brokers that live at one moment."""
+    """The states of partitions, all computed with the same set of live brokers."""
 
     def __init__(self, node: NodeContext, metadata: MetadataContext, data: DataContext) -> None:
         self._node = node
@@ -61,10 +61,10 @@ class PartitionStates:
         offline = [node_id for node_id in partition.replicas if node_id not in self._alive]
         leader = likely_leader(self._node, self._metadata, self._data, topic.name, index, partition)
         if leader not in self._alive:
-            # That of a partition with one replica keeps its name while it is away.
+            # A partition with a single replica keeps its leader in the image while that broker is away.
             return PartitionState(ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER, offline)
         error = ErrorCode.NONE
         if leader == self._node.node_id and self._data.partitions.get(topic.name, index) is None:
-            # Its log is not open here: it is yet to be made, or the node to be repaired.
+            # The log is not open here: it has not been created yet, or the node needs repair.
             error = ErrorCode.LEADER_NOT_AVAILABLE
         return PartitionState(error, leader, offline)
