@@ -1,1 +1,2 @@
-"""Loss of a majority of the voters: what a survivor's folder knows, and a new quorum from what has survived."""
+"""Recovery from the loss of a majority of the voters: reads the surviving folders and forms a new quorum from
+them."""

@@ -1,7 +1,7 @@
-"""The order of a rescue: what is decided once, and carried out in the folder of every survivor.
+"""The order of a rescue: decided once, then carried out in the folder of every survivor.
 
-A folder that has begun with it holds the order as a file, and its node does not start before all of it is done: what
-was interrupted is done again from the beginning, and comes to the same. The metadata of before is kept beside.
+A folder keeps the order as a file while it is carried out, and its node does not start until that is done. After an
+interruption the order is carried out again from the beginning, with the same result. The old metadata is kept.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ VERSION: Final = 1
 class Order:
     cluster_id: str
     rescues: int
-    """How many this cluster has been through with this one."""
+    """The number of rescues of this cluster, including this one."""
     source: tuple[int, int, int]
-    """The node whose metadata is gone on with, and the last epoch and end offset of its log."""
+    """The node whose metadata the new quorum continues with, and the last epoch and end offset of its log."""
     survivors: Mapping[int, UUID]
-    """With the ids of their folders."""
+    """By node id: the directory ids."""
     lost: tuple[int, ...]
     voters: tuple[int, ...]
     epoch: int
     end_offset: int
     snapshot: bytes
     marks: Mapping[TopicPartition, int]
-    """Up to where partitions, by the ids of their topics, count as committed."""
+    """The new high watermarks of partitions, by topic id."""
 
     def encode(self) -> bytes:
         fields = {
@@ -73,7 +73,7 @@ class Order:
 
 
 def decode_order(data: bytes) -> Order:
-    """CannotRescue where these bytes are no order, or not a whole one."""
+    """Raises CannotRescue if the data is not a complete order."""
     try:
         fields = json.loads(data)
         if fields["version"] != VERSION:
@@ -99,9 +99,9 @@ def decode_order(data: bytes) -> Order:
 
 
 def order_of(plan: Plan, now_ms: int, *, names_voters: bool = True) -> Order:
-    """From now on the log names the voters, whatever list the nodes are told: others join as voters later.
+    """The new log has the voters, whatever static list the nodes have: other nodes can become voters later.
 
-    Not so where nobody is lost and it named none before (`names_voters`).
+    `names_voters` is false if no node is lost and the old log had no voters: then the new log has none either.
     """
     source = plan.source
     assert source.identity.cluster_id is not None
@@ -125,7 +125,7 @@ def order_of(plan: Plan, now_ms: int, *, names_voters: bool = True) -> Order:
 
 
 def _source_directory(plan: Plan) -> UUID:
-    """A copy that never registered takes back the directory id that the metadata know."""
+    """A copy that never registered gets back the directory id in the metadata."""
     identity = plan.source.identity
     known = plan.image.brokers.get(identity.node_id)
     return (
@@ -136,7 +136,7 @@ def _source_directory(plan: Plan) -> UUID:
 
 
 def check_order(order: Order, survivor: Survivor) -> None:
-    """That this folder is one that the order is for. CannotRescue, with what to do, if it is not."""
+    """Raises CannotRescue, with what to do, if the order is not for this folder."""
     identity = survivor.identity
     if identity.cluster_id != order.cluster_id:
         raise CannotRescue(
@@ -167,18 +167,18 @@ def check_order(order: Order, survivor: Survivor) -> None:
 
 
 def kept_folder(order: Order) -> str:
-    """Where the metadata of before are kept. No partition can have such a name."""
+    """The folder that keeps the old metadata. Its name cannot be that of a partition."""
     return f"metadata-before-rescue.{order.rescues}"
 
 
 def begin(disk: Disk, survivor: Survivor, order: Order) -> None:
-    """From here on the folder belongs to the new quorum, or to nobody. Then `carry_out`."""
+    """Write the order to the folder, which from then on can only join the new quorum; call `carry_out` next."""
     check_order(order, survivor)
     disk.replace(f"{survivor.folder}/{ORDER_FILE}", order.encode())
 
 
 def carry_out(disk: Disk, folder: str, order: Order) -> None:
-    """Do what the order says, from whatever an interrupted try has left. Waits for the disk."""
+    """Carry out the order, whatever an interrupted attempt has left behind. Blocks on the disk."""
     metadata, kept = f"{folder}/{METADATA_FOLDER}", f"{folder}/{kept_folder(order)}"
     identity = read_identity(disk, folder)
     assert identity is not None, folder
@@ -190,15 +190,15 @@ def carry_out(disk: Disk, folder: str, order: Order) -> None:
     write_election(disk, f"{metadata}/{STATE_FILE}", Election(order.epoch))
     disk.replace(f"{folder}/{HIGH_WATERMARKS_FILE}", encode_offsets(_marks(disk, folder) | dict(order.marks)))
     for name in (RECOVERY_FILE, START_FILE):
-        # Of the log that is kept aside: the new one would look like what is left of it.
+        # These offsets belong to the old log: next to them the new one would look truncated.
         _forget_metadata(disk, f"{folder}/{name}")
-    # A log that ends before its newest snapshot begins anew behind it.
+    # An empty log continues after its newest snapshot.
     SnapshotFiles(disk, metadata).write(SnapshotId(order.end_offset, order.epoch), order.snapshot)
     directory_id = order.survivors[identity.node_id]
     if directory_id == NO_DIRECTORY:
         directory_id = identity.directory_id
-    # The id that the new metadata name, although a copy has another one by now: the folder it was copied from belongs
-    # to the cluster as it was before the rescue.
+    # The new metadata has this directory id, though a copy has another by now: the folder that it was copied from
+    # belongs to the cluster before the rescue.
     rescued = replace(identity, directory_id=directory_id, copied_from=())
     write_identity(disk, folder, replace(rescued, rescues=order.rescues, mark=disk.mark(metadata)))
     disk.rename(f"{folder}/{ORDER_FILE}", f"{folder}/rescue.{order.rescues}.done")
@@ -206,7 +206,7 @@ def carry_out(disk: Disk, folder: str, order: Order) -> None:
 
 
 def _forget_metadata(disk: Disk, path: str) -> None:
-    # A damaged one says nothing to the next start either.
+    # The next start ignores a damaged checkpoint anyway.
     with contextlib.suppress(DamagedCheckpoint):
         offsets = read_offsets(disk, path)
         if offsets.pop(METADATA_PARTITION, None) is not None:

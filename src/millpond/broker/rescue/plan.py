@@ -1,7 +1,7 @@
-"""What a rescue would make of the metadata, and what that loses: decided on values alone, nothing is written.
+"""Plans a rescue: the new metadata, and what would be lost. Works on values only and writes nothing.
 
-The lost nodes leave as if each of them had been unregistered, by the same decisions; what has a replica that was in
-sync, or is eligible, goes on with it. The rest stays offline unless somebody asks for it to be led all the same.
+Lost nodes are removed by the same decisions as if each had been unregistered. A partition with a surviving replica in
+the ISR or ELR continues with it. Other partitions stay offline unless the operator asks for an unclean leader.
 """
 
 from __future__ import annotations
@@ -32,30 +32,31 @@ from millpond.metadata.records import (
 from millpond.metadata.snapshot import records_of
 
 OFFSETS_AHEAD: Final = 1_000_000
-"""So far behind the survivor's log the new one begins: no broker epoch, which is an offset, may be given twice."""
+"""The new log starts this far after the end of the survivor's: a broker epoch, which is an offset, must not be
+reused."""
 
 EPOCHS_AHEAD: Final = 1_000
-"""So much higher the epochs begin, those of the quorum and of partitions: what is lost may have raised them, and
-clients have seen that."""
+"""How much the epochs of the quorum and of partitions are raised: lost nodes may have raised them, and clients may
+have seen the higher epochs."""
 
 PRODUCER_IDS_AHEAD: Final = 1_000_000
 
 
 class Fate(Enum):
-    """What becomes of a partition."""
+    """The outcome of the rescue for a partition."""
 
     KEPT = "kept"
-    """Led by a replica that had everything that was acknowledged, as far as the metadata goes."""
+    """Led by a replica that has all acknowledged records, according to the metadata."""
     BEHIND = "offline"
     """Only replicas that lack records have survived; it stays offline."""
     LED_BEHIND = "unclean"
-    """The same, led by the one that has most of it all the same."""
+    """The same, but led by the replica with the longest log."""
     LOST = "lost"
     """No replica has survived; it stays offline."""
     RESTORED = "restored"
-    """Led by the folder that has most of it: all are from backups of different moments."""
+    """Led by the replica with the longest log: the folders are backups taken at different times."""
     EMPTIED = "emptied"
-    """The same, begun anew without any record."""
+    """The same, but recreated empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,54 +67,54 @@ class PartitionFate:
     leader: int
     was_in_sync: tuple[int, ...]
     has: Held | None
-    """What the best of the survivors has, as far as it was looked at."""
+    """What the best surviving replica has; None if its folder was not read."""
     is_internal: bool
 
     @property
     def missing_min(self) -> int:
-        """So many offsets that were known to be committed it certainly lacks."""
+        """A lower bound for the number of committed offsets that it lacks."""
         return max(self.has.high_watermark - self.has.end_offset, 0) if self.has is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What somebody has decided about the partitions that have nobody in sync."""
+    """The operator's decisions about partitions without a replica in sync."""
 
     unclean: frozenset[str] = frozenset()
     empty: frozenset[str] = frozenset()
     drops_lost: bool = False
-    """Whether partitions forget their replicas on lost nodes, instead of waiting for others in their place."""
+    """Whether replicas on lost nodes are removed from partitions, instead of waiting for replacements."""
     is_restored: bool = False
-    """Whether the folders come from backups: then who was in sync says nothing, and who has most leads."""
+    """Whether the folders are backups: then the ISR means nothing, and the longest log leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     source: Survivor
-    """Whose metadata is gone on with."""
+    """The survivor whose metadata the new quorum continues with."""
     survivors: tuple[int, ...]
     lost: tuple[int, ...]
     voters: tuple[int, ...]
-    """Those of the new quorum."""
+    """The voters of the new quorum."""
     partitions: tuple[PartitionFate, ...]
     image: Image
     epoch: int
     end_offset: int
     rescues: int
     marks: Mapping[tuple[UUID, int], int]
-    """Up to where partitions count as committed: what those in sync have is the truth from now on. Without it nobody
-    could read it before `min.insync.replicas` of them are there again."""
+    """The new high watermarks: everything that all of the remaining ISR has counts as committed. Without them,
+    consumers could not read it until `min.insync.replicas` replicas are back in sync."""
 
     @property
     def uncertain(self) -> int:
-        """So much of the metadata is used although nobody knows whether it was committed."""
+        """How many offsets of the metadata log are used without knowing whether they were committed."""
         return self.source.end_offset - self.source.committed_offset
 
     def count(self, fate: Fate) -> int:
         return sum(each.fate is fate for each in self.partitions)
 
     def records(self) -> Iterator[Record]:
-        """The metadata that the new quorum begins with."""
+        """The metadata that the new quorum starts with."""
         for record in records_of(self.image):
             if isinstance(record, PartitionRecord):
                 yield record._replace(leader_epoch=record.leader_epoch + EPOCHS_AHEAD)
@@ -122,7 +123,7 @@ class Plan:
 
 
 def choose_source(survivors: Sequence[Survivor], node_id: int | None = None) -> Survivor:
-    """The folder that knows most, or the one that is asked for."""
+    """The survivor with the most recent metadata, or the requested one."""
     first = survivors[0]
     for other in survivors[1:]:
         if other.identity.cluster_id != first.identity.cluster_id:
@@ -151,7 +152,7 @@ def plan_rescue(
     elsewhere: Collection[int] = (),
     wish: Wish | None = None,
 ) -> Plan:
-    """`elsewhere` are survivors whose folders are on other machines, and have not been looked at."""
+    """`elsewhere` are surviving nodes whose folders are on other machines and were not read."""
     wish = wish or Wish()
     before = source.image
     alive = {each.node_id for each in survivors if each.identity.rescues == source.identity.rescues} | set(elsewhere)
@@ -219,7 +220,7 @@ def _names(node_ids: Iterable[int]) -> str:
 
 
 def _layers(image: Image, node_id: int) -> NodeLayers:
-    """What nodes of such a cluster go by where nobody says otherwise."""
+    """The default settings of a node in such a cluster."""
     ids = {*image.brokers, node_id}
     nodes = ",".join(f"{each}@10.0.0.1:{each + 1}" for each in sorted(ids)) if len(ids) > 1 else ""
     return NodeLayers(
@@ -228,7 +229,7 @@ def _layers(image: Image, node_id: int) -> NodeLayers:
 
 
 def _let_go(image: Image, layers: NodeLayers, lost: Collection[int], alive: Collection[int]) -> None:
-    """All lost ones at once, then what that means for their partitions, with those who live as the ones to lead."""
+    """Fence all lost nodes first, so that none is elected when their partitions get new leaders; then remove them."""
     for broker in list(image.brokers.values()):
         is_lost = broker.id in lost
         image.replay(
@@ -240,7 +241,7 @@ def _let_go(image: Image, layers: NodeLayers, lost: Collection[int], alive: Coll
         _all_slices(image, lambda node_id=node_id: leave(image, layers, node_id, Loss.ALL))  # type: ignore[misc]
         for topic, index, partition in list(image.partitions_of(node_id)):
             if len(partition.replicas) == 1 and partition.leader == node_id:
-                # Else whoever comes under this number with an empty disk would lead it, and nobody would notice.
+                # Otherwise a new node with this id and an empty disk would lead it, and the loss would go unnoticed.
                 image.replay(PartitionChangeRecord(index, topic.id, isr=(), leader=NO_LEADER))
         broker_or_none = image.brokers.get(node_id)
         if broker_or_none is not None:
@@ -283,7 +284,7 @@ def _settle(
             best = max(holders, key=rank)
             image.replay(_led_by(best, topic, index))
             if now.replicas == (best,):
-                # There is nobody who could have more, and nobody to tell that it has put that right.
+                # No other replica could have more records, so there is nothing to recover from.
                 image.replay(PartitionChangeRecord(index, topic.id, leader_recovery_state=RECOVERED))
             return fate(Fate.RESTORED, best, has(best))
     if now.leader != NO_LEADER:
@@ -291,7 +292,7 @@ def _settle(
         return fate(Fate.KEPT if was_trusted else Fate.LED_BEHIND, now.leader, has(now.leader))
     replicas = [each for each in now.replicas if each in alive]
     if replicas:
-        # The first of those that are alike: replicas stand in the order of preference.
+        # On a tie the first: replicas are in order of preference.
         best = max(replicas, key=rank)
         if topic.name not in wish.unclean:
             return fate(Fate.BEHIND, NO_LEADER, has(best))
@@ -317,7 +318,7 @@ def _settle(
 
 
 def _led_by(node_id: int, topic: Topic, index: int) -> PartitionChangeRecord:
-    """All that it lacks is lost."""
+    """Elects this node uncleanly: records that it lacks are lost."""
     return PartitionChangeRecord(
         index,
         topic.id,

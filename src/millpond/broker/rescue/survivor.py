@@ -1,7 +1,7 @@
-"""What is known from the data folder of a node that does not run: whose it is, its metadata and its replicas.
+"""Reads the data folder of a stopped node: its identity, metadata and replicas.
 
-Nothing is changed, and nothing is believed that its checksum does not bear out. The whole metadata log counts, also
-what nobody can say to have been committed: whoever has more of it than the others would be elected, too.
+Nothing is changed, and data with a wrong checksum is ignored. The whole metadata log counts, including records that
+may not have been committed: an election, too, prefers the node with the longest log.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _LEADER_CHANGE_KEY: Final = b"\0\0\0\2"
 
 
 class CannotRescue(Exception):
-    """The text says why, and what can be done. Nothing was changed."""
+    """The message has the reason and what to do. Nothing was changed."""
 
 
 class NoMetadata(CannotRescue):
-    """The node of this folder had not heard from its cluster yet."""
+    """The node of this folder has not received its cluster's metadata yet."""
 
 
 class Held(NamedTuple):
@@ -55,29 +55,29 @@ class Held(NamedTuple):
     last_ms: int
     """The time of its last batch; -1 for none."""
     high_watermark: int
-    """So much of it was known to be committed when that was last written down; 0 if it never was."""
+    """The high watermark as of its last checkpoint; 0 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
-    """One folder."""
+    """The data folder of one surviving node."""
 
     folder: str
     identity: Identity
     election: Election
     image: Image
-    """All that its metadata log comes to."""
+    """The result of replaying its whole metadata log."""
     end_offset: int
-    """Of that log."""
+    """The end offset of the metadata log."""
     last_epoch: int
     committed_offset: int
-    """So much of it is known to have been committed. There may be more."""
+    """The metadata log is known to be committed up to here; more of it may be."""
     voters: tuple[int, ...]
     replicas: Mapping[tuple[UUID, int], Held]
     notes: tuple[str, ...] = ()
-    """What a person should hear of."""
+    """Messages for the operator."""
     names_voters: bool = False
-    """Whether its log names the voters; else they are those of a list that the nodes were told."""
+    """Whether the log has the voters; otherwise they come from the static list in the nodes' settings."""
 
     @property
     def node_id(self) -> int:
@@ -85,12 +85,12 @@ class Survivor:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Whose is the highest knows most of the metadata."""
+        """The survivor with the highest rank has the most recent metadata."""
         return self.last_epoch, self.end_offset
 
 
 def read_survivor(disk: Disk, folder: str) -> Survivor:
-    """CannotRescue where the folder is none of a node of a cluster, or its metadata cannot be read at all."""
+    """Raises CannotRescue if the folder does not belong to a cluster node, or its metadata is unreadable."""
     try:
         identity = read_identity(disk, folder)
     except (OSError, CannotStart) as fault:
@@ -102,7 +102,7 @@ def read_survivor(disk: Disk, folder: str) -> Survivor:
     known = [
         metadata.snapshot_offset,
         marks.get(TopicPartition(str(METADATA_TOPIC_ID), 0), 0),
-        # A broker hears its epoch once the record of that offset is committed.
+        # A broker epoch is the offset of its registration, and is sent to the broker once that is committed.
         read_last_incarnation(disk, folder).epoch + 1,
     ]
     return Survivor(
@@ -124,7 +124,7 @@ def _election(disk: Disk, folder: str) -> Election:
     try:
         election = read_election(disk, f"{folder}/{METADATA_FOLDER}/{STATE_FILE}")
     except DamagedState:
-        # What it promised is void from now on.
+        # Its vote does not count in the new quorum.
         election = None
     return election or Election()
 
@@ -147,12 +147,12 @@ class Metadata:
     snapshot_offset: int
     voters: tuple[int, ...]
     are_named: bool
-    """Whether records of the log name the voters; else whoever led last tells of the list that it went by."""
+    """Whether the log has voter records; otherwise the last leader's LeaderChange record lists its static voters."""
     notes: list[str]
 
 
 def read_metadata(disk: Disk, folder: str) -> Metadata:
-    """All that the files come to, whether it was committed or not."""
+    """Replay the newest snapshot and the log after it, committed or not."""
     try:
         read = _newest_snapshot(disk, folder)
         for header, data in _all_batches(disk, folder, read):
@@ -187,7 +187,7 @@ def _ids(voters: tuple[Voter, ...]) -> tuple[int, ...]:
 
 
 def _all_batches(disk: Disk, folder: str, read: Metadata) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Those that follow what is read, up to the first that is not whole."""
+    """The batches after the end of `read`, up to the first that is incomplete."""
     bases = [base for base, suffix in _numbered(disk, folder) if suffix == LOG]
     if bases and bases[0] > read.end_offset:
         raise MalformedMessage(f"what came before offset {bases[0]} is missing")
@@ -220,7 +220,7 @@ def _take(read: Metadata, header: BatchHeader, data: bytes) -> None:
                 change, _ = messages.LeaderChangeMessage.decode(memoryview(entry.value or b""), 0)
                 read.voters = tuple(sorted(each.voter_id for each in change.voters))
     else:
-        # One value of the log may stand for several records.
+        # One log entry may hold several metadata records.
         newest = SUPPORTED[METADATA_VERSION].newest
         read.image.replay_all([record for entry in entries for record in decode_records(entry.value or b"", newest)])
     read.end_offset = header.next_offset
@@ -245,12 +245,12 @@ def _replicas(
             mark = marks.get(TopicPartition(str(topic.id), index), 0)
             yield (topic.id, index), _held(disk, path, mark)
         except (OSError, DamagedCheckpoint):
-            # One that cannot be read counts for nothing; the node itself will say why.
+            # An unreadable replica does not count. The node reports the reason when it starts.
             continue
 
 
 def _held(disk: Disk, folder: str, mark: int) -> Held:
-    """By the headers of its last segment, or of the one before where that has just begun. A torn end is left out."""
+    """Read the batch headers of the last segment, or of the one before if that is empty. A torn tail is ignored."""
     bases = [base for base, suffix in _numbered(disk, folder) if suffix == LOG]
     for base in reversed(bases[-2:]):
         file = disk.open(f"{folder}/{offset_name(base, LOG)}")

@@ -1,1 +1,1 @@
-"""One connection: its bytes, its requests in order, the table of APIs and its replies."""
+"""Dispatch of requests: the `Api` type, the table of APIs, and large requests in pieces."""

@@ -21,16 +21,16 @@ FUNCTIONS: Final = ("handle", "is_heavy", "prepare", "short", "refuse", "forward
 """The fields of an `Api` that take contexts."""
 
 WHOLE_MAX: Final = 3_000
-"""No handler takes a tenth of a second for so many items, the slowest a half of that."""
+"""A handler takes well below 100 ms for this many items, the slowest about 50 ms."""
 
 
 AT_ONCE_ITEMS: Final = 1_000
-"""So many items of lists a request may have that is handled at once: one with more takes turns with all others."""
+"""A request with more list items than this is handled in slices, in turn with other requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API key: which versions are served, and who answers.
+    """One API key: its versions and its handler.
 
     `handle(call, request)` gets the decoded request. Clients see `advertised` where it must differ from what is
     served; `refuse(version, body)` answers a request in the gap. Before these parameters, each function takes the
@@ -42,44 +42,44 @@ class Api:
     versions: tuple[int, int]
     handle: Callable[..., Outcome]
     mutations: Mutations | None = None
-    """How it is held to the quota of partitions that are made and deleted."""
+    """How requests count towards the controller mutation quota."""
     rights: Rights = field(kw_only=True)
-    """What a client needs. It has no default: an API without a rule cannot be written."""
+    """The rights that a client needs. There is no default, so that no API is without a rule."""
     lists: str | None = None
     """The request's field that names topics or resources; how many it may name is limited."""
     has_records: bool = False
-    """Whether it brings records: no other request needs many megabytes (`max.request.plain.bytes`)."""
+    """Whether requests have records; all others are limited to `max.request.plain.bytes`."""
     pieces: tuple[Pieces, ...] = ()
-    """How a request with long lists is cut, so that others have their turn in between. The first way whose list the
-    request has."""
+    """How a request with long lists is cut into pieces, between which other requests are served. The first entry
+    whose list is not empty applies."""
     at_once: int = AT_ONCE_ITEMS
     """A request with more items than this in its lists is handled in slices."""
     is_heavy: Callable[..., bool] | None = None
-    """Whether a request with short lists would hold the loop for too long all the same: then it is cut, too."""
+    """Whether a request would block the loop for too long although its lists are short: then it is cut, too."""
     prepare: Callable[..., Later[Any] | None] | None = None
-    """What has to be done off the loop before a piece of a request is handled, if anything."""
+    """Starts the work that must be done off the loop before a piece is handled, if there is any."""
     waits: bool = False
-    """Whether its answer may wait for other clients: what comes after a large request is not held up meanwhile."""
+    """Whether a response may wait for other clients: requests after a large one are then handled meanwhile."""
     whole_max: int = WHOLE_MAX
-    """So many items may be in what is not cut: the request, or one thing in the list that is."""
+    """The most items that may be handled as one: a request that is not cut, or one element of a list that is."""
     short: Callable[..., bool] | None = None
     """Answers the smallest and most frequent requests straight from the frame; False leaves everything as it was, for
     `handle`. Not called while any client has a quota."""
     advertised: tuple[int, int] | None = None
     is_advertised: bool = True
-    """Whether clients are told of it at all."""
+    """Whether ApiVersions lists it."""
     refuse: Callable[..., Response] | None = None
     is_large: Callable[[Any], bool] | None = None
-    """Whether a response that came later is so large that a worker encodes it."""
+    """Whether a delayed response is so large that a worker encodes it."""
     has_ranges: bool = False
-    """Whether its responses have records, which leave as they lie in files: then it is encoded in steps instead."""
+    """Whether responses have records as file ranges: large ones are then encoded in steps, not by a worker."""
     at_controller: bool = False
-    """Only the active controller can answer: any other node asks it for its client."""
+    """Whether only the active controller can answer; other nodes forward the request."""
     forward: Callable[..., Later[Any]] | None = None
-    """How it asks, where that is more than to send the request on."""
+    """How to forward it, if that takes more than sending the same request."""
 
     def bound(self, contexts: Contexts) -> Api:
-        """This API with the contexts that its functions take."""
+        """This API with contexts bound to its functions."""
         functions: dict[str, Any] = {name: getattr(self, name) for name in FUNCTIONS}
         bound: dict[str, Any] = {name: each and contexts.bind(each) for name, each in functions.items()}
         return replace(self, **bound)

@@ -1,4 +1,4 @@
-"""From a frame to its handler and from the handler's outcome to bytes: the one table of APIs and versions."""
+"""Passes each frame to its API's handler and encodes the outcome; has the table of APIs and versions."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ Encode = Callable[[Response], list[ReplyPart]]
 Tell = Callable[[Any], None]
 
 LARGE_BYTES: Final = 1 << 20
-"""Of a smaller request it need not be asked whether it is too large. One without records that is larger is handled in
-slices however short its lists are: names of 32 KB each take a few milliseconds for each megabyte."""
+"""Smaller requests skip the size check. A larger one without records is handled in slices however short its lists
+are: names of 32 KB each take a few milliseconds per megabyte."""
 
 NOTED: Final = DEEDS | OF_NODES
-"""What the audit log tells of."""
+"""The API keys that the audit log records."""
 
 EARLY_MS_MAX: Final = 5_000
-"""So long a client waits for a node that does not know its cluster yet; then it had better look for another one."""
+"""How long a request waits on a node that does not know its cluster yet; then the client should try another node."""
 
 
 class UnservedRequest(RemoteError):
@@ -77,14 +77,14 @@ class Dispatcher:
         self._knows_cluster = False
 
     def begin(self, contexts: Contexts) -> None:
-        """Requests are served with these; before that nobody is heard."""
+        """Set the contexts of the handlers; no request is served before."""
         self._contexts = contexts
         self._node = contexts.node
         self._security = contexts.security
         self._metadata = contexts.metadata
 
     def load(self) -> None:
-        """Know all APIs from now on, whose code is read at the first call: before anybody is heard."""
+        """Import all APIs at the first call, which must come before the first request."""
         if self._entries:
             return
         self._entries |= {api.key: _Entry(api.bound(self._contexts)) for api in self._load_apis()}
@@ -163,7 +163,7 @@ class Dispatcher:
             connection.reply(outcome, encode)
 
     def _outcome(self, api: Api, call: Call, request: Any) -> Outcome:
-        """What comes of a request as far as it may be served."""
+        """Handle the parts of a request that the client is authorized for, and refuse the rest."""
         rights = api.rights
         screened = rights.screen(self._metadata, call, request) if call.access.is_on and rights.screen else None
         tell: Tell | None = None
@@ -174,15 +174,15 @@ class Dispatcher:
         elif api.at_controller:
             outcome = self._serve(api, call, request)
         else:
-            # What nearly all ask, and often: straight on.
+            # The most frequent case takes the direct path.
             outcome = api.handle(call, request)
         return outcome if tell is None else _told(tell, outcome)
 
     def _is_of_node_itself(self, api: Api, call: Call) -> bool:
-        """Whether the audit log passes it over: what a node sends on for its client was told there.
+        """Whether the audit log skips a request from a node: the node that forwarded it has logged it already.
 
-        A super user may call itself a node, and must not leave fewer traces by it. Where nodes have a user of their
-        own nobody else counts as one here; where they have none, what they send on is told twice.
+        A super user that poses as a node must not escape the audit log. If nodes have a user of their own, only that
+        user counts as a node here; if they have none, forwarded requests are logged twice.
         """
         if not call.is_from_node:
             return False
@@ -191,7 +191,7 @@ class Dispatcher:
             return api.key in OF_NODES
         return call.principal == Principal(USER, node.name)
 
-    # Large requests: all that is done for each of their items is done for some of them in each turn of the loop.
+    # Large requests: all work per item is spread over several turns of the loop.
 
     def _begin_steps(
         self, api: Api, call: Call, header: RequestHeader, frame: memoryview, charge: Charge | None
@@ -276,11 +276,11 @@ class Dispatcher:
             charge.take_step(took_us, self.clock.monotonic_us())
 
     def _teller(self, api: Api, call: Call, request: Message | None) -> Tell | None:
-        """By whom the audit log hears what came of it. What was refused as a whole it has heard already."""
+        """Logs the result to the audit log. None for a request refused as a whole, which has been logged already."""
         return None if request is None else self._security.audit.deed(call, api.key, api.name, request)
 
     def _charge(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> Charge | None:
-        """What the request takes is counted, where its client has a quota. Nodes have none."""
+        """Charge the request to the client's quota, if it has one. Nodes have none."""
         if connection.may_be_node and is_of_node(header.client_id):
             return None
         quotas = self._security.quotas
@@ -290,10 +290,10 @@ class Dispatcher:
         return quotas.begin(meter, api.key, len(frame), changes_partitions=api.mutations is not None)
 
     def _charged(self, connection: Connection, charge: Charge, outcome: Outcome) -> Outcome:
-        """The outcome, whose client is told to wait, and is not read from, if it has taken more than its quota."""
+        """The outcome; a client over its quota gets a throttle time and is muted for that long."""
         settle = partial(self._settle, connection, charge)
         if isinstance(outcome, Later):
-            # Whoever sends one request after the other, and waits for no answer, is held up at once.
+            # Mute now, not at the response: the client may send requests without waiting for responses.
             wait_ms = self._security.quotas.wait_ms(charge)
             if wait_ms:
                 connection.mute(wait_ms)
@@ -310,7 +310,7 @@ class Dispatcher:
         return response
 
     def _is_login(self, connection: Connection, frame: memoryview) -> bool:
-        """Take a message of a login that has no header. Only what belongs to a login is served to a newcomer."""
+        """Handle a login message without a header. Before a login, only the APIs that it needs are served."""
         if connection.login is not None and connection.login.takes_raw:
             if self._knows_cluster or self._metadata.lifecycle.knows_itself:
                 self._security.logins.hear_raw(connection, frame)
@@ -324,7 +324,7 @@ class Dispatcher:
 
     def _serve(self, api: Api, call: Call, request: Message) -> Outcome:
         mutations = None if call.meter is None else call.meter.mutations
-        # The controller counts: see `ask_for_client`.
+        # The controller enforces this quota: see `ask_for_client`.
         if mutations is not None and api.mutations is not None and self._metadata.controller.is_active:
             screened = api.mutations.screen(self._node, self._metadata, call, mutations, request)
             if screened is not None:
@@ -342,7 +342,7 @@ class Dispatcher:
         return encode_reply(header, response)
 
     def _encode_apart(self, api: Api, call: Call, response: Any) -> Later[Any]:
-        """The time that a large response takes is not the loop's, or is spread over several turns."""
+        """Encode a large response on a worker, or in steps if it has file ranges."""
         if api.is_large is None or not api.is_large(response):
             return done(response)
         if api.has_ranges:
@@ -350,13 +350,13 @@ class Dispatcher:
         return self._node.workers.run(lambda: encoded(response, call.version))
 
     def _is_early(self, connection: Connection, header: RequestHeader) -> bool:
-        """Whether a client asks a node that has been started and has yet to hear of its cluster.
+        """Whether a client's request arrives before this node knows its cluster.
 
-        Its image is empty or old: topics, and the other nodes, would seem not to exist. librdkafka forgets all nodes
-        when it is told of none, and asks nobody any more.
+        The image is empty or out of date: topics and other nodes would seem not to exist. librdkafka forgets all
+        brokers after an empty list, and cannot recover.
         """
         self._knows_cluster = self._metadata.lifecycle.knows_itself
-        # A node need not be known to the metadata to log in; nobody else can be found there yet.
+        # Nodes can log in without the metadata; the credentials of all other users are in it.
         may_be_node = connection.may_be_node or header.api_key == AUTHENTICATE
         is_from_node = may_be_node and is_of_node(header.client_id)
         return not self._knows_cluster and header.api_key not in (API_VERSIONS, HANDSHAKE) and not is_from_node
@@ -371,7 +371,7 @@ class Dispatcher:
         return self._metadata.once_shown(lambda: lifecycle.knows_itself, EARLY_MS_MAX).map(check)
 
     def ask(self, request: Message, version: int) -> Later[Any]:
-        """What this node asks of itself: the handler answers it as it would answer a client."""
+        """Send a request of this node to its own handler, which answers as it would a client."""
         assert request.API_KEY is not None
         self.load()
         return self._ask(self._entries[request.API_KEY].api, Call(None, version, None), request)
@@ -381,7 +381,8 @@ class Dispatcher:
         return outcome if isinstance(outcome, Later) else done(outcome)
 
     def _forward(self, api: Api, call: Call, request: Message) -> Later[Any]:
-        """The controller answers; where none can be had our own handler does, and says so in the right shape."""
+        """Forward to the controller. Without one, the local handler builds the response, which then gets the
+        error."""
         if api.forward is None:
             here = partial(self._ask, api, call, request)
             answered = self._metadata.controller_channel.ask(request, call.version, forward_ms(request), here)
@@ -398,7 +399,7 @@ class Dispatcher:
         return answered.map(done).recover(Refused, answer_here).chain(lambda last: last)
 
     def report(self, connection: Connection, error: RemoteError) -> None:
-        """A connection ends by a request that was not answered at once: say so, as its link does of others."""
+        """Log that a delayed request closed its connection; for other requests the link logs it."""
         self._node.journal(
             "connection closed: a request could not be answered", peer=connection.link.peer, reason=error
         )
@@ -427,10 +428,10 @@ class Dispatcher:
 
 
 def _told(tell: Tell, outcome: Outcome) -> Outcome:
-    """The outcome, of which the audit log hears in any case.
+    """The outcome, which is written to the audit log in any case.
 
-    Whoever hangs up does not wait for the answer; what they have asked for is done all the same. So nobody but the
-    reader of the result can cancel it, and what it was made of goes on to its end.
+    A request is carried out even if its client disconnects. The connection can cancel only the returned `Later`: the
+    original one runs to its end and is logged.
     """
     if not isinstance(outcome, Later):
         tell(outcome)

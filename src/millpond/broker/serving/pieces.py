@@ -1,7 +1,7 @@
-"""A request with long lists as several with short ones, and their answers as one.
+"""Cuts a request with long lists into pieces, and joins their responses.
 
-Each of its items is answered by itself: whoever had sent the pieces one after the other would have heard the same.
-Only what a request says of the same thing twice is then seen once in each piece.
+Each item is answered on its own, so the result is that of sending the pieces one after the other. The one difference:
+a handler does not notice a duplicate if the two are in different pieces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millpond.wire.model import Message, Struct
 S = TypeVar("S", bound=Struct)
 
 PIECE_ITEMS: Final = 250
-"""So many items a piece has: the slowest of them take a few milliseconds."""
+"""Items per piece; the slowest APIs take a few milliseconds for this many."""
 
 
 CHARACTERS_PER_ITEM: Final = 1_000
@@ -24,38 +24,37 @@ CHARACTERS_PER_ITEM: Final = 1_000
 
 
 class Indivisible(RemoteError):
-    """More items belong together than can be handled in one turn of the loop."""
+    """The request has more items that must be handled together than fit into one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Which list of a request can be cut, and which list of the response is put together.
+    """Which list of a request is cut, and which list of the response is joined.
 
-    Each is the way to it: `topics`, and `partitions` of each topic. A thing in the last list of the way stays whole.
+    Each is a path: `topics`, then `partitions` of each topic. Elements of the last list stay whole.
     """
 
     of: tuple[str, ...]
     into: tuple[str, ...]
     beside: str | None = None
-    """Another list of the response, in which each thing is told once."""
+    """Another list of the response, joined without duplicates."""
     once: Callable[[Any], Hashable] | None = None
-    """What an item of the first list is known by where it is answered once however often it is named; None where it
-    is answered each time."""
+    """The key of an item of the first list, if duplicates are answered once; None if each is answered."""
     items: int = PIECE_ITEMS
-    """So many a piece has."""
+    """Items per piece."""
     weigh: Callable[[Any], int] | None = None
-    """How many items one of the last list counts for, where that is not the number of those in its own lists."""
+    """How many items an element of the last list counts for, if not the number of items in its own lists."""
     one_by_one: bool = False
-    """Whether a piece begins when its predecessor is answered: what takes steps of its own, or a worker."""
+    """Whether a piece starts only after the previous one is answered, because handlers use steps or a worker."""
 
     def cut(self, request: Message, whole_max: int) -> Iterator[tuple[Message, int]]:
-        """The pieces, and how many of its outer structures each goes on with that its predecessor had begun."""
+        """The pieces, each with the number of outer structures that it continues from the previous piece."""
         if self.once is not None:
             request = _emptied(request, self.of[0], list(_first_of_each(getattr(request, self.of[0]), self.once)))
         return _Cut(request, self.of, self.items, whole_max, self.weigh).pieces()
 
     def join(self, answers: Sequence[tuple[Any, int]]) -> Any:
-        """One answer; where one of them is an error of the whole, that one."""
+        """The joined response; if one has a top-level error, that one."""
         for answer, _ in answers:
             if getattr(answer, "error_code", 0):
                 return answer
@@ -92,7 +91,7 @@ def _first_of_each(items: Iterable[Any], known_by: Callable[[Any], Hashable]) ->
 
 
 def weight(value: Any) -> int:
-    """One, and all items of all lists within."""
+    """One for the value itself, plus all items of all nested lists."""
     if not isinstance(value, Struct):
         return 1
     total = 1
@@ -106,7 +105,7 @@ def weight(value: Any) -> int:
 
 
 def bulk(value: Any) -> int:
-    """How many items the strings of a value count for, beside the value itself."""
+    """How many additional items the strings of a value count for."""
     return _characters(value) // CHARACTERS_PER_ITEM
 
 
@@ -134,9 +133,9 @@ class _Cut:
         self._items = items
         self._whole_max = whole_max
         self._sources: list[Struct] = [whole]
-        """The structures on the way to where the cut has come to."""
+        """The structures on the path to the current position."""
         self._copies: list[Struct] = [_emptied(whole, of[0])]
-        """What the present piece has of each of them."""
+        """The current piece's copy of each of them."""
         self._weight = 0
         self._common = 0
 
@@ -150,7 +149,7 @@ class _Cut:
         for each in getattr(self._sources[depth], of[depth]):
             goes_on = inner_name is not None and getattr(each, inner_name)
             heavy = 1 if goes_on else weight(each)
-            # It comes with what it is part of.
+            # The enclosing structures count, too.
             if depth + heavy > self._whole_max:
                 raise Indivisible(
                     f"{type(each).__qualname__} has lists of {heavy - 1} items, which must be handled as one: "
@@ -188,7 +187,7 @@ class _Cut:
 
 
 def _emptied(value: S, name: str, items: list[Any] | None = None) -> S:
-    """The same with an empty list of this name, or with another one."""
+    """A copy with this list replaced, by an empty one unless `items` is given."""
     copy = object.__new__(type(value))
     for each in value._names:
         setattr(copy, each, getattr(value, each))
@@ -202,7 +201,7 @@ def _extend(there: Struct, more: Struct, into: tuple[str, ...], common: int) -> 
     if common and rest and begun and further and _are_one(begun[-1], further[0], rest[0]):
         if not _failed(begun[-1]):
             if _failed(further[0]):
-                # Half of what was asked for, without an error, would pass for all of it.
+                # Without the error, a partial result would look complete.
                 begun[-1] = further[0]
             else:
                 _extend(begun[-1], further[0], tuple(rest), common - 1)
@@ -218,7 +217,7 @@ _OF_ERRORS: Final = ("error_code", "error_message")
 
 
 def _are_one(first: Struct, second: Struct, name: str) -> bool:
-    """Whether two structures differ in this list alone, or because one of them is an error."""
+    """Whether two structures differ only in this list, or because one of them has an error."""
     names = first._names
     if _failed(first) or _failed(second):
         names = tuple(each for each in names if each not in _OF_ERRORS)
