@@ -1,7 +1,7 @@
 """Spark reads topics, writes topics and tables, and runs pipelines between them.
 
-`import millpond.spark` before the session is made lets Spark's own Python be this one, which has the formats
-`millpond` and `millpond_delta`. What else is here is for pipelines in Python:
+`import millpond.spark` before the session is created makes Spark's workers use this Python, which has the formats
+`millpond` and `millpond_delta`. The names exported here are for pipelines in Python:
 
     from millpond.spark import Archive, Parse, Pipeline, Source
 
@@ -12,7 +12,7 @@
         jobs=[Archive(table="lake/orders")],
     ).run()
 
-Names are loaded at their first use; pyspark itself only when a session is made.
+Names are loaded on first use; pyspark itself only when a session is created.
 """
 
 from __future__ import annotations

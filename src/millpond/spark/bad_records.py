@@ -1,8 +1,8 @@
-"""What becomes of records whose value does not parse: the query fails, the row stays with the reason, or the record
-goes to the dead letters and the stream goes on without it.
+"""Handles records whose value does not parse: the query fails, the row is kept with the reason, or the record goes to
+the dead letters and the stream continues without it.
 
-Dead letters are acknowledged by the cluster before their task ends, so none is lost. A task that is run again sends
-them again: their headers name the origin, by which duplicates are told.
+The cluster acknowledges dead letters before their task ends, so none is lost. A repeated task sends them again: their
+headers name the origin, which identifies duplicates.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The names of the settings that Kafka's consumers and producers have, in Java: what may stand behind `kafka.`.
+"""The settings of Kafka's Java consumers and producers, which options may name after the prefix `kafka.`.
 
-A job that moves over brings its settings along. Those that have no meaning here pass with a word; a name that no
-client of Kafka knows is a slip, and is refused.
+A migrated job keeps its settings. Those without an effect here only cause a warning; a name that no Kafka client
+knows is a typo, and is refused.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PRODUCER: Final = _names(
 
 NAMES: Final = _BOTH | _SECURITY | _CONSUMER | _PRODUCER
 _FAMILIES: Final = ("sasl.oauthbearer.", "config.providers.", "internal.")
-"""Of these every release has others."""
+"""Prefixes whose settings differ from release to release."""
 
 
 def is_known(setting: str) -> bool:

@@ -33,9 +33,9 @@ class Option(Setting[V]):
     shown: str = ""
     """The default in words, if the value does not explain itself."""
     harmless: bool = False
-    """Where it has no effect it is only warned about."""
+    """Where it has no effect, it only causes a warning."""
     any_case: bool = False
-    """A word in upper or lower case."""
+    """Whether the value is case-insensitive."""
     is_duration: bool = False
     """A time as Spark writes it: 15m, 10s, 500ms; a bare number is milliseconds."""
 

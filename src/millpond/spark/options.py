@@ -150,7 +150,8 @@ BAD_RECORDS = Option(
     one_of("fail", "null", "dead_letters"), any_case=True, where=READS,
 )  # fmt: skip
 BAD_ENDING: Final = f".bad{DEAD_LETTERS_ENDING}"
-"""Of topics for bad records: not those of workers, which would be sent back to a group that never failed them."""
+"""The suffix of topics for bad records. It differs from that of workers, whose records are redriven to a group; no
+group has failed these."""
 
 DEAD_LETTER_TOPIC = Option(
     "deadLetterTopic", "", "Where `badRecords=dead_letters` sends what does not parse.", where=READS,

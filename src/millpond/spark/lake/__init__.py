@@ -1,7 +1,7 @@
 """Delta tables as sink and source of Spark jobs: written exactly once, without a jar.
 
-`format("millpond_delta")` needs no import of this room. What is here is for streams in Spark's update mode, which
-Spark does not offer to Python sinks:
+`format("millpond_delta")` needs no import of this package. `into_table` is for streams in Spark's update mode, which
+Spark does not support for Python sinks:
 
     counts.writeStream.outputMode("update").foreachBatch(into_table("lake/counts", mode="upsert", keys="word"))
 """

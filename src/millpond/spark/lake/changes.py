@@ -29,7 +29,7 @@ def last_rows(rows: pa.Table, keys: Sequence[str], order_by: Sequence[str]) -> p
     import pyarrow.compute as pc
 
     if order_by:
-        # The sort is stable, so rows that are equal by it keep the order in which they came.
+        # The sort is stable, so equal rows keep their order of arrival.
         order = [(name, "ascending", "at_start") for name in order_by]
         rows = rows.take(pc.sort_indices(rows.select(list(order_by)), sort_keys=order))
     numbered = rows.select(list(keys)).append_column(_ROW, pa.array(range(rows.num_rows), pa.int64()))

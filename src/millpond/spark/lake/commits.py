@@ -1,7 +1,7 @@
 """Commit files to the table, at most once for each batch of a query.
 
-The commit carries the query's id and the batch's number as Delta's application transaction. Whoever comes again with
-the same batch asks the log first; two who come at once conflict, and the later one asks again.
+The commit carries the query's id and the batch number as Delta's application transaction. A repeated batch is found
+in the log before it is committed; of two concurrent commits the later one conflicts, and checks the log again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Parquet files of one task: batches are written to files of a good size, one folder per partition."""
+"""The Parquet files of one task: writes batches to files of the target size, one folder per partition."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from millpond.spark.lake.schemas import fitted
 from millpond.spark.lake.statistics import file_statistics
 
 ROW_GROUP_BYTES: Final = 32 << 20
-"""Rows in memory that make a row group: larger ones write faster and pack better, and every open file holds one."""
+"""The in-memory size of a row group: larger ones write faster and compress better, but every open file buffers
+one."""
 PENDING_BYTES_MAX: Final = 128 << 20
 OPEN_FILES_MAX: Final = 64
 DICTIONARY_BYTES: Final = 64 << 10
-"""A column with more distinct values than fit in here is written plain: more would cost time and save nothing."""
+"""A column whose distinct values exceed this is written without a dictionary, which would cost time and save
+nothing."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class TableFiles:
             if not rows.num_rows:
                 continue
             file = self._open.pop(values, None) or self._begin(values)
-            # Kept in the order of their last use, so that the first is the one to close.
+            # In order of last use: the first is the next to close.
             self._open[values] = file
             size = rows.nbytes
             file.pending.append(rows)

@@ -54,7 +54,7 @@ class Location:
 
         if self.is_local:
             return SubTreeFileSystem(self.uri, LocalFileSystem())
-        # The same store with the same options as the log, so that what works for one works for the other.
+        # The same store and options as for the log, so that either both work or neither.
         from deltalake.fs import DeltaStorageHandler
 
         return PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage)))

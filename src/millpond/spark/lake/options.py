@@ -1,6 +1,6 @@
 """The options of `format("millpond_delta")`, each declared once: parsing, checks and docs read it here.
 
-Names are case-insensitive, as everywhere in Spark. What begins with `storage.` goes to the object store as it is.
+Names are case-insensitive, as everywhere in Spark. Options with the prefix `storage.` are passed to the object store.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ WRITE: Final[tuple[AnySetting, ...]] = tuple(
 )
 
 RETENTION_HOURS: Final = 168
-"""How long Delta keeps the files of older versions unless a table says otherwise."""
+"""Delta's default retention for the files of older versions."""
 STORAGE: Final = "storage."
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options that Spark itself adds."""

@@ -118,7 +118,7 @@ class LakeReading:
         columns_to_read = [name for name in self.schema.names if name in inside and name not in values]
         for batch in file.iter_batches(BATCH_ROWS, columns=columns_to_read):
             columns = [self._column(field, batch, values) for field in self.schema]
-            # This casts where an older file has fewer fields in a struct, or names the elements of lists otherwise.
+            # Casts where an older file has fewer fields in a struct, or other names for list elements.
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _column(self, field: pa.Field, batch: pa.RecordBatch, values: dict[str, Any]) -> pa.Array:

@@ -1,6 +1,7 @@
 """A summary of a write's rows in the table's log, to recognize a repeated write.
 
-The number of rows, the nulls and the bounds of each column: what does not depend on how rows are cut into files.
+It has the number of rows, and the nulls and bounds of each column, which do not depend on how rows are split into
+files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from millpond.spark.lake.files import WrittenFile
 
 
 def summary_of_files(files: Sequence[WrittenFile]) -> str:
-    """From the statistics that the files have anyway."""
+    """The summary from the files' existing statistics."""
     rows: Counter[str] = Counter()
     nulls: Counter[str] = Counter()
     bounds: dict[str, list[Any]] = {}
@@ -37,7 +38,7 @@ def summary_of_files(files: Sequence[WrittenFile]) -> str:
 
 
 def summary_of_table(rows: pa.Table) -> str:
-    """From rows in memory, one for each key."""
+    """The summary of rows in memory, one for each key."""
     import pyarrow.compute as pc
 
     bounds = {}

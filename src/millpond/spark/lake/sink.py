@@ -1,10 +1,10 @@
 """The sink without Spark: tasks write files, the driver commits them.
 
     task:    rows -> Parquet files with new names (append), or staged last rows per key (upsert) -> a message
-    driver:  commit(messages) -> one commit of the log for the whole batch; abort(messages) -> their files go
+    driver:  commit(messages) -> one commit to the log for the whole batch; abort(messages) -> delete their files
 
-Spark may run a task twice, may lose the driver at any point, and then runs the same batch again. Files carry names
-that no other attempt uses, and only the commit, which knows its batch, makes them part of the table.
+Spark may run a task twice, or lose the driver at any point and run the same batch again. No two attempts use the same
+file names, and only the commit, which records its batch, makes files part of the table.
 """
 
 from __future__ import annotations

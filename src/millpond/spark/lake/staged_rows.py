@@ -1,6 +1,6 @@
 """Changed rows of one task before the merge: the last row of each key, in files no reader sees.
 
-They lie below `_millpond_staging/<query>/<batch>`, which Delta's readers and its vacuum leave alone.
+They are in `_millpond_staging/<query>/<batch>`, which Delta's readers and its vacuum ignore.
 """
 
 from __future__ import annotations

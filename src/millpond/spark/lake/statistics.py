@@ -1,7 +1,7 @@
 """File statistics for the table's log, from the Parquet footer.
 
-Readers skip files by these numbers, so a wrong bound loses rows and a missing one only costs time: what Parquet does
-not know for sure is left out.
+Readers skip files by these numbers, so a wrong bound loses rows, while a missing one only costs time: bounds that
+Parquet cannot guarantee are left out.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _below(field: pa.Field, above: Path | None) -> Iterator[tuple[Path | None, p
 
 
 def _bounds(chunks: list[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
-    # Parquet's bounds of floating-point numbers do not know NaN, which Delta sorts above all others.
+    # Parquet's bounds of floating-point numbers ignore NaN, which Delta sorts above all others.
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_temporal(kind)):
         return None
     filled = [chunk for chunk in chunks if chunk.num_values > 0]
@@ -74,7 +74,7 @@ def _bounds(chunks: list[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
     try:
         low, high = min(chunk.min for chunk in filled), max(chunk.max for chunk in filled)
     except (ValueError, OverflowError):
-        # A text that is not UTF-8, or a time outside of Python's years: the file is fine, its bounds are unknown.
+        # Text that is not UTF-8, or a time outside Python's range: the file is fine, its bounds are unknown.
         return None
     if isinstance(high, str) and _HIGHEST in high:
         return None

@@ -45,10 +45,10 @@ def vacuum(
     dry_run: bool = False,
     storage: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Delete files that have been out of the table for `hours`, and what failed tasks have left; returns their paths.
+    """Delete files removed from the table more than `hours` ago, and leftovers of failed tasks; return their paths.
 
-    None takes the retention of the table (a week, unless it says otherwise). Fewer hours than that are refused unless
-    `allow_short`: a reader or a writer that is still at work could lose its files.
+    None means the table's retention (a week by default). Fewer hours are refused unless `allow_short`: active readers
+    and writers could lose their files.
     """
     from deltalake.exceptions import DeltaError
 
@@ -65,7 +65,7 @@ def vacuum(
             f"{str(error).splitlines()[0]}; keep files longer, or allow it (vacuumShort, allow_short=True) when no "
             "reader or writer is at work"
         ) from None
-    # The deletions of a vacuum are in the log, but what was staged never was.
+    # A vacuum finds deleted files in the log, but staged files were never in it.
     return gone + _old_staging(location, timedelta(hours=RETENTION_HOURS if hours is None else hours), dry_run)
 
 

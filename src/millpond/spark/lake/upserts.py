@@ -57,7 +57,7 @@ def changes(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOption
 
 
 def _order(file: StagedFile) -> int:
-    # Files of one task come in the order in which it wrote them, as the sort is stable.
+    # The sort is stable, so the files of one task stay in the order in which it wrote them.
     return file.task
 
 
@@ -112,7 +112,7 @@ def _make(options: WriteOptions, stored: pa.Schema) -> DeltaTable:
             options.location.uri,
             delta_schema(stored),
             partition_by=list(options.partition_by),
-            # Merges read the size of the files that they write from here.
+            # Merges take their target file size from here.
             configuration={"delta.targetFileSize": str(options.target_file_bytes)},
             storage_options=dict(options.location.storage) or None,
             commit_properties=properties(None, "", tries=0),

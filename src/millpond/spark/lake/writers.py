@@ -36,7 +36,7 @@ def this_task() -> TaskIdentity:
         return TaskIdentity(None, None, 0)
     query_id = context.getLocalProperty("sql.streaming.queryId")
     batch_id = context.getLocalProperty("streaming.sql.batchId")
-    # A stream's jobs are a group by the id of its run.
+    # The job group of a stream's jobs is the id of its run.
     run = context.getLocalProperty("spark.jobGroup.id") if query_id else None
     return TaskIdentity(query_id, None if batch_id is None else int(batch_id), context.partitionId(), run or "")
 

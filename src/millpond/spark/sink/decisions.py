@@ -1,8 +1,8 @@
 """Decisions of exactly-once writes, stored in a compacted topic of the target cluster.
 
-One record per query: which batch was decided last, and which transactions make it up. It is written in a transaction
-of its own, whose id every driver of the query takes over before it looks: of two drivers that run the same query only
-the later one can decide.
+There is one record per query: the batch that was decided last, and the transactions that make it up. It is written in
+its own transaction, whose transactional id every driver of the query takes over before it reads: of two drivers
+running the same query, only the later one can decide.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FORMAT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one task wrote: a transaction, the rows in it, and where it begins in some of its partitions."""
+    """What one task wrote: a transaction, its rows, and its first offsets in some of its partitions."""
 
     partition: int
     """Spark's, not the topic's."""
@@ -67,7 +67,7 @@ class Decision:
     batch: int
     parts: tuple[Part, ...]
     topic: str | None = None
-    """Where all rows go; None when each row says it."""
+    """The topic of all rows; None if each row names its own."""
     run: str = ""
     """The id of the stream's run, inside foreachBatch."""
 

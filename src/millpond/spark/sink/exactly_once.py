@@ -1,7 +1,7 @@
 """Exactly-once writes: tasks leave transactions open, the driver records one decision and then ends them.
 
-A recorded decision is the point of no return of a batch: from there on every process that meets the batch again can
-only finish it. docs/decisions/0005-exactly-once-into-topics.md has the whole protocol and what each failure leads to.
+A recorded decision is a batch's point of no return: every process that handles the batch afterwards can only complete
+it. docs/decisions/0005-exactly-once-into-topics.md describes the whole protocol and the outcome of each failure.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Unit:
     owner: str
     number: int
     topic: str | None = None
-    """Where all rows go; None when each row says it."""
+    """The topic of all rows; None if each row names its own."""
     app_id: str | None = None
     """The job's name. A job numbers its writes and may start over; a query never goes back."""
     run: str = ""

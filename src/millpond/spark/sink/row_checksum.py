@@ -1,7 +1,7 @@
 """A checksum of a task's rows, to detect whether a replay brought the same rows.
 
-Batches of a stream are compared task by task: there the order counts, and the checksum costs next to nothing. A job
-may cut the same rows into other tasks when it runs again, so its rows are summed one by one.
+Batches of a stream are compared task by task: the order counts, and the checksum costs next to nothing. A job may
+split the same rows into other tasks when it runs again, so its rows are hashed one by one and summed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RowSum:
         self.rows += batch.num_rows
         if batch.num_rows:
             rows = _joined([batch.column(name) for name in self._columns]).to_pylist()
-            # A checksum like CRC would not do: those of rows that differ in a common part add up to the same.
+            # Not a CRC, which is linear: different sets of rows that share parts could have the same sum.
             digests = b"".join(blake2b(row, digest_size=DIGEST_BYTES).digest() for row in rows)
             self._sum = (self._sum + int(np.frombuffer(digests, np.uint64).sum())) % SUM_MODULUS
 

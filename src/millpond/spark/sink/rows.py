@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
 class RowEncoder:
     """Chooses a partition for each row and encodes the rows of a partition together.
 
-    `turn` says where the rows without a key begin, so that small batches do not all begin at partition 0.
+    `turn` is the first partition for rows without a key, so that small batches do not all begin at partition 0.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Shape:
     """The columns read from each row. Others are ignored, as in Spark's sink."""
 
     topic: str | None
-    """Where all rows go; None when the column says it."""
+    """The topic of all rows; None if a column has it."""
     columns: frozenset[str]
 
     def has(self, column: str) -> bool:

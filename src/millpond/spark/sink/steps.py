@@ -1,7 +1,7 @@
-"""The steps of an exactly-once write, named where they are done, so that any of them can be watched.
+"""The named steps of an exactly-once write, which tests can observe.
 
-`MILLPOND_SPARK_STEPS=module:function` has the function called with each step's name, in whatever process does it: the
-tests make each step the last one that way.
+`MILLPOND_SPARK_STEPS=module:function` calls the function with each step's name, in the process that executes the
+step: the tests use this to crash at each step.
 """
 
 from __future__ import annotations

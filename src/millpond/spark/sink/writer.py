@@ -1,6 +1,6 @@
 """The writers that Spark calls: `write` in each task, then `commit` or `abort` on the driver.
 
-Spark makes a writer anew for each of these calls, so nothing that must last is kept in one.
+Spark creates a new writer for each of these calls, so writers keep no state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
 RUN_PROPERTY = "spark.jobGroup.id"
-"""A stream's jobs are a group by the id of its run."""
+"""The job group of a stream's jobs is the id of its run."""
 
 
 @dataclass
@@ -88,8 +88,8 @@ def _plan(given: Mapping[str, str], schema: StructType, where: Where) -> WritePl
 class TopicWriter(DataSourceArrowWriter):
     """A batch job.
 
-    With exactly_once its tasks' transactions are ended together, and the job started again writes again; unless it
-    says by txnAppId and txnVersion which write this is: then it is as careful as a stream.
+    With exactly_once the transactions of its tasks are committed together, but a restarted job writes its rows again.
+    With txnAppId and txnVersion, which identify the write, it gives the same guarantee as a stream.
     """
 
     def __init__(self, plan: WritePlan) -> None:

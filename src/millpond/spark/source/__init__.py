@@ -1,4 +1,4 @@
-"""What `pyspark_millpond` asks for: the columns of a read, and its reader."""
+"""The entry points for `pyspark_millpond`: the columns of a read, and its reader."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def schema_of(given: Mapping[str, str]) -> StructType:
-    """The columns. Spark asks before it says whether the read is a batch or a stream: the options may fit either."""
+    """The columns. Spark asks for them before it is known whether the read is a batch or a stream, so options of both
+    are accepted."""
     from millpond.spark.source import arrow
 
     try:
@@ -51,7 +52,7 @@ def _checked(given: Mapping[str, str], schema: StructType, where: Where) -> Opti
 
 
 def _portable(options: Options) -> Options:
-    """Options that mean the same on every machine: where a schema is a file's name, what the file says."""
+    """Options that mean the same on every machine: a schema file's name is replaced by its contents."""
     schema = options.get(VALUE_SCHEMA)
     if options[VALUE_FORMAT] == "raw" or schema is None:
         return options

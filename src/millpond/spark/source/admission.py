@@ -18,7 +18,7 @@ def capped(
 ) -> dict[TopicPartition, int]:
     """An end that admits `offsets_max` offsets, in proportion to each partition's backlog.
 
-    A partition with anything to read gets at least one offset, so that none waits for ever behind a large one.
+    A partition with anything to read gets at least one offset, so that a large one cannot starve it.
     """
     total = waiting(start, end)
     if total <= offsets_max:
@@ -33,7 +33,7 @@ def capped(
 
 @dataclass(slots=True)
 class Gate:
-    """Delays a batch until enough offsets wait, or the maximum delay is over."""
+    """Delays a batch until enough offsets are available, or the maximum delay is over."""
 
     offsets_min: int
     delay_ms_max: int

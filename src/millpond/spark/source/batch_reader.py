@@ -60,7 +60,7 @@ class BatchReader(DataSourceReader):
         starts = resolve(cluster, self._start, partitions, isolation)
         ends = resolve(cluster, self._end, partitions, isolation)
         earliest = cluster_offsets.earliest(cluster, partitions)
-        # For every reader: what an open transaction holds back is there, and its tasks wait for it.
+        # Not the LSO, even for read_committed: records of an open transaction count, and the tasks wait for its end.
         latest = cluster_offsets.latest(cluster, partitions)
         return [
             self._clipped(

@@ -26,7 +26,7 @@ _ADVICE = (
 
 
 class DataLost(ClientError):
-    """Some records of the query are gone. The text names topic, partition and offsets."""
+    """Some records of the query are gone. The message names topic, partition and offsets."""
 
 
 def may_be_gone(fault: ClientError) -> bool:
@@ -42,7 +42,8 @@ def was_made_anew(before: UUID, now: UUID) -> bool:
 def confirmed(look: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
     """The result of `look`, repeated if something seems to be missing.
 
-    Just after an election a broker may know less than the log has, and one that was away less than the cluster.
+    Right after an election a leader may report a lower end than its log has, and a broker that was away may have
+    outdated metadata.
     """
     for _ in range(LOSS_TRIES - 1):
         try:

@@ -96,7 +96,7 @@ def _batches(cluster: Cluster, options: Options, work: Range, *, with_headers: b
 def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tuple[int, RawBatch]]:
     """The range's batches as fetched, each with its first offset to use.
 
-    Of a range that is gone in part, with failOnDataLoss=false, what is left.
+    If part of the range is gone and failOnDataLoss=false, only the rest.
     """
     fails = options[FAIL_ON_DATA_LOSS]
     if (lost := _why_gone(cluster, work)) is not None:

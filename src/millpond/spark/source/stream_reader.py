@@ -1,4 +1,4 @@
-"""`spark.readStream.format("millpond")`: which offsets the next batch has, and what became of those it should have.
+"""`spark.readStream.format("millpond")`: chooses the offsets of the next batch, and detects lost ones.
 
 Spark calls `latestOffset` only when every batch before is complete, so its `start` is what the query has finished.
 """
@@ -157,8 +157,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _must_note_initial(self, position: Offsets) -> bool:
         """Whether the first batch should be an empty one that ends where the query starts.
 
-        Spark keeps the end of a batch but not where the first one began: it asks anew after a crash, and "latest"
-        would be another offset by then. What lay between would never be read.
+        Spark stores the end of each batch but not the start of the first: after a crash it asks again, and "latest"
+        would be a later offset by then. The records in between would never be read.
         """
         if self._has_noted_initial or position != self._initial or not moves_with_time(self._start):
             return False

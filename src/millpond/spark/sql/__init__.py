@@ -1,5 +1,5 @@
-"""Spark SQL, read without Spark: whether it parses, and which columns it needs.
+"""A Spark SQL parser without Spark: checks the syntax and finds the columns that a text needs.
 
-Only what `millpond pipeline check` needs of the language. What it refuses, Spark refuses too; what it does not
-know, it says so (`Beyond`) and leaves to Spark. The tests hold it against Spark's own parser.
+It covers what `millpond pipeline check` needs. Spark refuses everything that it refuses; for SQL that it does not
+support it raises `Beyond` and leaves the check to Spark. The tests compare it with Spark's own parser.
 """

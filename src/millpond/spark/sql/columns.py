@@ -1,4 +1,4 @@
-"""Which columns a query gives, and those it asks for that are not there."""
+"""Finds the columns that a query returns, and those that it uses but that do not exist."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from millpond.spark.sql.tokens import where
 from millpond.spark.sql.tree import Expression, Made, Name, Query, Relation, Select, Table
 
 Columns: TypeAlias = tuple[str, ...] | None
-"""The names of columns; None where they are not known."""
+"""The names of columns; None if unknown."""
 
 _PLAIN = re.compile(r"\w+")
 
 
 @dataclass(slots=True)
 class Looked:
-    """What was found in one text."""
+    """The findings for one text."""
 
     columns: Columns = None
-    """Those that a query gives."""
+    """The columns that a query returns."""
     faults: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
-    """Tables that none of the given ones is."""
+    """Tables that are not among the given ones."""
 
 
 def look_at_query(text: str, tables: Mapping[str, Columns]) -> Looked:
-    """A query over these tables. SqlError if it does not parse, Beyond if only Spark can read it."""
+    """Check a query over these tables. SqlError if it does not parse, Beyond if only Spark can parse it."""
     query = QueryParser(text).whole()
     looked = Looked()
     looked.columns = _Look(text, looked).query(query, {name.lower(): each for name, each in tables.items()}, None)
@@ -39,7 +39,7 @@ def look_at_query(text: str, tables: Mapping[str, Columns]) -> Looked:
 
 
 def look_at_expression(text: str, columns: Columns) -> Looked:
-    """An expression over these columns. SqlError and Beyond as for a query."""
+    """Check an expression over these columns. SqlError and Beyond as for a query."""
     found = ExpressionParser(text).alone()
     looked = Looked()
     _Look(text, looked).expression(found, _Scope([_Rows("", columns)]), {})
@@ -54,7 +54,7 @@ class _Rows:
     def has(self, column: str) -> bool:
         if self.columns is None:
             return True
-        # Spark names a column after its whole expression, as `count(1)`: such a name may be there.
+        # Spark names a column after its whole expression, such as `count(1)`, so the name may exist.
         return column.lower() in {each.lower() for each in self.columns} or not _PLAIN.fullmatch(column)
 
 
@@ -75,7 +75,7 @@ class _Scope:
         return self.outer is not None and self.outer.has(name)
 
     def _has_of(self, rows: _Rows, name: Name) -> bool:
-        """`table.column`, with or without what stands before a table's name."""
+        """Whether `rows` has the column of `table.column`, with or without qualifiers before the table's name."""
         lower = [part.lower() for part in name.parts]
         if rows.name.lower() not in lower[:-1]:
             return False
@@ -120,7 +120,7 @@ class _Look:
         self._all(select.where, scope, tables)
         aliases = tuple(each.alias for each in select.items if each.alias)
         named = _Scope(scope.rows, aliases, outer)
-        # An item knows those before it by their aliases; itself it does not.
+        # An item can use the aliases of earlier items, but not its own.
         for at, item in enumerate(select.items):
             before = tuple(each.alias for each in select.items[:at] if each.alias)
             self.expression(item, _Scope(scope.rows, before, outer), tables)

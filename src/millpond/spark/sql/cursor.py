@@ -1,4 +1,4 @@
-"""Where a parser is in its tokens, and what it says when the next one is wrong."""
+"""The parser's position in the tokens, and its error messages for an unexpected one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from millpond.spark.sql.tokens import SqlError, Token, tokens, where
 from millpond.spark.sql.words import CLAUSES, INNER
 
 DEPTH_MAX: Final = 40
-"""More than people nest, and less than Python's own stack holds."""
+"""The nesting limit: more than people write, and less than overflows Python's stack."""
 
 
 class Cursor:
-    """One token after the other."""
+    """Steps through the tokens of a text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -86,7 +86,7 @@ class Cursor:
 
 
 def _meant(token: Token, words: Collection[str]) -> str:
-    """The keyword of which this is probably a slip."""
+    """The keyword that this is probably a typo of."""
     if token.kind != "word" or token.upper in CLAUSES | INNER:
         return ""
     near = difflib.get_close_matches(token.upper, words, n=1, cutoff=0.75)

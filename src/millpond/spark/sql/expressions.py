@@ -1,4 +1,4 @@
-"""Expressions: read by their precedence, with the names and the queries in them noted."""
+"""Parses expressions by precedence, and collects the names and subqueries in them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NO_ALIAS: Final = CLAUSES | INNER
 
 
 class ExpressionParser(Cursor):
-    """Reads expressions; `queries.QueryParser` adds what stands around them."""
+    """Parses expressions; `queries.QueryParser` adds queries."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._into = Expression()
-        """The expression that is being read: what is found goes there."""
+        """The expression being parsed, which collects names and subqueries."""
 
     def query(self) -> Query:
         raise Beyond("a query within an expression")
@@ -51,7 +51,7 @@ class ExpressionParser(Cursor):
         return parsed
 
     def named_expression(self) -> Expression:
-        """With its alias, as in a list of columns."""
+        """Parse an expression with its alias, as in a SELECT list."""
         first = self.next
         parsed = self.expression()
         if parsed.star is not None and not self.is_word("AS"):
@@ -64,7 +64,7 @@ class ExpressionParser(Cursor):
         return parsed
 
     def alone(self) -> Expression:
-        """The whole text is one expression, with or without an alias."""
+        """Parse the whole text as one expression, with or without an alias."""
         parsed = self.named_expression()
         if self.next.kind != "end":
             raise self.unexpected("an operator or the end of the expression")
@@ -81,7 +81,7 @@ class ExpressionParser(Cursor):
             self.higher()
 
     def _part(self) -> Expression:
-        """An expression within another: what it needs, both need."""
+        """Parse a nested expression; the names that it needs also count for the outer one."""
         parsed = self.expression()
         self._into.names += parsed.names
         self._into.queries += parsed.queries
@@ -89,7 +89,7 @@ class ExpressionParser(Cursor):
         return parsed
 
     def _was_name(self, name: Name, at: int) -> bool:
-        """Whether all that was read is this name."""
+        """Whether the expression consists of this name only."""
         last = self._tokens[self._at - 1]
         return name.at == at and last.text == name.parts[-1] and self._length_since(at) == 2 * len(name.parts) - 1
 
@@ -107,7 +107,7 @@ class ExpressionParser(Cursor):
         return []
 
     def _name_list(self) -> list[str]:
-        """After the parenthesis, up to the one that closes it."""
+        """Parse up to and including the closing parenthesis; the opening one has been read."""
         names = [self.name("a name")]
         while self.took_sign(","):
             names.append(self.name("a name"))
@@ -157,7 +157,7 @@ class ExpressionParser(Cursor):
         return not self._is_shift()
 
     def _is_shift(self) -> bool:
-        """`<<` and `>>` are two signs that touch: alone they also close the brackets of types."""
+        """`<<` and `>>` are two adjacent tokens, because a single `>` also closes the brackets of types."""
         one, other = self.next, self.ahead(1)
         return one.text in "<>" and other.kind == "sign" and other.text == one.text and other.at == one.at + 1
 
@@ -210,7 +210,7 @@ class ExpressionParser(Cursor):
         self._behind()
 
     def _behind(self) -> None:
-        """What may follow a value: a field, an element, a type, a path."""
+        """Parse what may follow a value: a field, an element, a type or a path."""
         while True:
             if self.took_sign("."):
                 if self.took_sign("*"):
@@ -229,7 +229,7 @@ class ExpressionParser(Cursor):
             else:
                 return
 
-    # What stands for a value by itself
+    # Primary expressions
 
     def _primary(self) -> None:
         token = self.next
@@ -264,7 +264,7 @@ class ExpressionParser(Cursor):
             raise self.unexpected("a value")
 
     def _inside(self) -> None:
-        """In parentheses: a query, an expression or several; and the one that closes."""
+        """Parse a parenthesized query, expression or list, and the closing parenthesis."""
         if self.next.upper in QUERY and self.ahead(1).text not in (")", ",", ".", "="):
             self._query_inside()
             return
@@ -312,7 +312,7 @@ class ExpressionParser(Cursor):
             self._name_or_call()
 
     def _is_name(self) -> bool:
-        """Whether a keyword is the name of a column here, by what follows."""
+        """Whether a keyword is a column name here, judging by the next token."""
         behind = self.ahead(1)
         return behind.kind in ("sign", "end") or behind.upper in ("FROM", "AS")
 
@@ -428,7 +428,7 @@ class ExpressionParser(Cursor):
                 self._part()
         self._ordered()
         if self.took_word(*_FRAMES):
-            # The bounds are few words and numbers; Spark says whether they go together.
+            # Frame bounds are a few keywords and numbers; Spark checks their combination.
             while not self.is_sign(")") and self.next.kind != "end":
                 if self.is_sign("("):
                     raise Beyond("a computed frame")
@@ -446,7 +446,7 @@ class ExpressionParser(Cursor):
                 return
 
     def direction(self) -> None:
-        """ASC, DESC, NULLS FIRST and LAST behind what is ordered by."""
+        """Parse ASC, DESC, NULLS FIRST and NULLS LAST."""
         self.took_word("ASC", "DESC")
         if self.took_word("NULLS") and not self.took_word("FIRST", "LAST"):
             raise self.unexpected("FIRST or LAST", ["FIRST", "LAST"])
@@ -485,10 +485,10 @@ class ExpressionParser(Cursor):
         if self.took_word("TO"):
             self.name("a unit of time")
 
-    # Functions of their own: x -> x + 1
+    # Lambda functions: x -> x + 1
 
     def _is_lambda(self) -> bool:
-        """Whether the parenthesis is that of `(x, y) -> …`."""
+        """Whether the parenthesis starts a lambda, `(x, y) -> …`."""
         ahead = 1
         while self.ahead(ahead).kind in ("word", "quoted") and self.ahead(ahead + 1).text == ",":
             ahead += 2

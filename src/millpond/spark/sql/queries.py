@@ -1,4 +1,4 @@
-"""Queries: WITH, SELECT, FROM and its joins, and what comes behind."""
+"""Parses queries: WITH, SELECT, FROM with joins, and the clauses that follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class QueryParser(ExpressionParser):
     """Reads queries."""
 
     def whole(self) -> Query:
-        """The whole text is one query."""
+        """Parse the whole text as one query."""
         if not (self.is_word("SELECT", "WITH", "FROM", "VALUES", "TABLE") or self.is_sign("(")):
             raise self.unexpected("SELECT or WITH, since a step is a query,", _BEGIN)
         query = self.query()
@@ -75,7 +75,7 @@ class QueryParser(ExpressionParser):
                 return
 
     def _list(self) -> list[Expression]:
-        """What is ordered or grouped by."""
+        """The expressions of ORDER BY, GROUP BY and similar clauses."""
         if self.is_word("ALL") and self.ahead(1).text not in ("(", ".", ","):
             self.take()
             self.direction()

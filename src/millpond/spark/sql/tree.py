@@ -1,4 +1,4 @@
-"""What is kept of a parsed text: the names that it uses, and where they come from."""
+"""The parse tree: the names that a text uses, and where they come from."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ class Name(NamedTuple):
 
 @dataclass(slots=True)
 class Expression:
-    """One expression: what it needs, and what its column would be called."""
+    """One expression: the names that it needs, and the name of its column."""
 
     names: list[Name] = field(default_factory=list)
     queries: list[Query] = field(default_factory=list)
     alias: str | None = None
-    """As written, or that of a plain column; None if Spark makes one up."""
+    """The declared alias, or the name of a plain column; None if Spark generates one."""
     star: tuple[str, ...] | None = None
     """`*` is (), `t.*` is ("t",)."""
     without: tuple[str, ...] = ()
     """The columns of `* except (…)`."""
     is_open: bool = False
-    """It may give several columns, whose names only Spark knows."""
+    """Whether it may produce several columns, whose names only Spark knows."""
 
 
 @dataclass(slots=True)
 class Table:
-    """A table by its name."""
+    """A reference to a table by name."""
 
     parts: tuple[str, ...]
     at: int
@@ -39,7 +39,7 @@ class Table:
 
 @dataclass(slots=True)
 class Made:
-    """Rows that a function makes: `range(10)`, `explode(items)`."""
+    """Rows from a table function: `range(10)`, `explode(items)`."""
 
     arguments: Expression
 
@@ -49,12 +49,12 @@ RowSource: TypeAlias = "Table | Made | Query"
 
 @dataclass(slots=True)
 class Relation:
-    """Rows under a name, in a FROM."""
+    """Named rows in a FROM clause."""
 
     rows: RowSource
     alias: str | None = None
     columns: tuple[str, ...] = ()
-    """What its alias calls them: `t(a, b)`."""
+    """Column names from its alias: `t(a, b)`."""
 
 
 @dataclass(slots=True)
@@ -65,14 +65,14 @@ class Select:
     """Conditions of joins, and the columns of USING."""
     where: list[Expression]
     after: list[Expression]
-    """GROUP BY, HAVING and QUALIFY: these know what the items are called."""
+    """GROUP BY, HAVING and QUALIFY, which can use the aliases of the items."""
 
 
 @dataclass(slots=True)
 class Query:
-    """Selects that are put together, and what stands around them."""
+    """Selects joined by set operations, with the clauses around them."""
 
     selects: list[Select | Query]
     ctes: list[tuple[str, tuple[str, ...], Query]] = field(default_factory=list)
     after: list[Expression] = field(default_factory=list)
-    """ORDER BY, LIMIT and their like."""
+    """ORDER BY, LIMIT and similar clauses."""

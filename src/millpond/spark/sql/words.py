@@ -1,4 +1,4 @@
-"""The words of Spark SQL that mean something by themselves."""
+"""The keywords of Spark SQL."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ CLAUSES: Final = _words(
     INTERSECT LATERAL JOIN INNER CROSS LEFT RIGHT FULL NATURAL SEMI ANTI ON USING PIVOT UNPIVOT TABLESAMPLE
     MATCH_RECOGNIZE SELECT WITH"""
 )
-"""A clause begins with them, so none is an alias that has no AS."""
+"""Keywords that start a clause, so none of them is an alias without AS."""
 
 INNER: Final = _words(
     "AS AND OR NOT IS IN LIKE ILIKE RLIKE REGEXP BETWEEN THEN WHEN ELSE END ASC DESC NULLS ESCAPE DIV "
     "OVER FILTER WITHIN IGNORE RESPECT FOR PLACING COLLATE"
 )
-"""Parts of an expression or of a list."""
+"""Keywords inside an expression or a list."""
 
 HARD: Final = _words("FROM SELECT WHERE HAVING JOIN UNION AS AND OR NOT IS IN LIKE ILIKE RLIKE BETWEEN")
-"""Those of them that people do not mean as the name of a column; Spark allows some of these, too."""
+"""The subset that is not meant as a column name, although Spark allows some of these."""
 
 JOINS: Final = _words("JOIN INNER CROSS LEFT RIGHT FULL NATURAL SEMI ANTI")
 SETS: Final = _words("UNION EXCEPT MINUS SETMINUS INTERSECT")
 BEYOND: Final = _words("PIVOT UNPIVOT TABLESAMPLE MATCH_RECOGNIZE")
 
 QUERY: Final = _words("SELECT WITH VALUES FROM TABLE MAP REDUCE")
-"""What a query may begin with."""
+"""Keywords that may start a query."""
 
 CONSTANTS: Final = _words(
     """TRUE FALSE NULL CURRENT_DATE CURRENT_TIMESTAMP CURRENT_TIME CURRENT_USER CURRENT_CATALOG CURRENT_DATABASE
     CURRENT_SCHEMA LOCALTIMESTAMP LOCALTIME SESSION_USER USER GROUPING__ID"""
 )
-"""Words that stand for a value unless a column has that name."""
+"""Keywords that are a value unless a column has that name."""
 
 LITERALS: Final = _words("DATE TIME TIMESTAMP TIMESTAMP_NTZ TIMESTAMP_LTZ X R INTERVAL BINARY")
-"""A text behind one of them is a value of that type."""
+"""Types of literals: a string after one of these is a value of that type."""
 
 UNIT_FIRST: Final = _words("TIMESTAMPADD TIMESTAMPDIFF DATEADD DATE_ADD DATEDIFF DATE_DIFF TIMEDIFF")
-"""Functions whose first argument may be a unit of time, as a plain word."""
+"""Functions whose first argument may be an unquoted unit of time."""
 
 UNITS: Final = _words("YEAR QUARTER MONTH WEEK DAY DAYOFYEAR HOUR MINUTE SECOND MILLISECOND MICROSECOND NANOSECOND")
 
@@ -50,7 +50,7 @@ GENERATORS: Final = _words(
     """EXPLODE EXPLODE_OUTER POSEXPLODE POSEXPLODE_OUTER INLINE INLINE_OUTER STACK JSON_TUPLE
     VARIANT_EXPLODE VARIANT_EXPLODE_OUTER"""
 )
-"""Functions that give columns of names of their own."""
+"""Functions that name their own result columns."""
 
 TYPES: Final = _words(
     """BOOLEAN TINYINT BYTE SMALLINT SHORT INT INTEGER BIGINT LONG FLOAT REAL DOUBLE DATE TIME TIMESTAMP TIMESTAMP_NTZ
