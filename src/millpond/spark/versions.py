@@ -1,4 +1,4 @@
-"""Which packages Spark and we need, in which versions; each error is one line that says what to type."""
+"""The packages that Spark and we need, with versions; each error is one line with the command to run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WrongVersion(Exception):
 
 
 def check_packages(version_of: Callable[[str], str | None] | None = None) -> None:
-    """WrongVersion unless pyspark, and what it needs for Arrow, are here and fit."""
+    """Raises WrongVersion unless pyspark and its packages for Arrow are installed in supported versions."""
     version_of = version_of or installed_version
     installed = version_of("pyspark") or version_of("pyspark-client")
     if installed is None:

@@ -39,7 +39,7 @@ def parsed_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def longest_symbol(schema: Any) -> int:
-    """Of all enums, in bytes; 1 where there are none."""
+    """The length of the longest enum symbol in bytes; 1 if there are no enums."""
     match schema:
         case list():
             return max(map(longest_symbol, schema), default=1)
@@ -91,7 +91,7 @@ def row_reader(
 def _reason(fault: Exception, value: bytes) -> str:
     if isinstance(fault, UnicodeDecodeError):
         return "a string is not UTF-8 text"
-    # The last byte of a number says that another follows, and fastavro looks for it.
+    # The value ends within a varint: fastavro reads past the end for the next byte.
     if isinstance(fault, EOFError) or "string index" in str(fault):
         return f"the value ends too early, after {len(value)} bytes"
     return "a union or enum has no such choice"
@@ -180,7 +180,7 @@ def _in_fields(changes: dict[str, Change]) -> Change | None:
 
 
 def _bounded(value: bytes) -> bytes:
-    """38 digits take 16 bytes; more may lead with signs, but not without end."""
+    """38 digits take 16 bytes; some leading sign bytes are allowed, up to a limit."""
     if len(value) > 64:
         raise Fault(f"a decimal of {len(value):,} bytes fits into no column")
     return value

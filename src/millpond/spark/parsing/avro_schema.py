@@ -1,7 +1,7 @@
-"""Avro schemas as Spark's types, and the schema by which values are read: times and dates as plain numbers.
+"""Converts Avro schemas to Spark types, and to the schema for reading values, with times and dates as plain numbers.
 
-A union is null and one other type; int with long and float with double also go together. Logical types that Spark
-has no type for are read as what they are written as.
+A union may have null and one other type, or int with long, or float with double. Logical types without a Spark type
+are read as their underlying type.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millpond.spark.parsing.errors import SchemaError
 
 
 class Millis(types.TimestampType):
-    """A time that is written in milliseconds."""
+    """A timestamp stored in milliseconds."""
 
 
 class LocalMillis(types.TimestampNTZType):
@@ -45,7 +45,7 @@ _WIDER: Final[dict[frozenset[str], str]] = {
 
 
 def type_of_avro(schema: Any) -> types.StructType:
-    """A field that is no union with null may not be null, though no Avro value could be."""
+    """A field that is not a union with null is not nullable; no Avro value could be null there."""
     struct, _ = _Reader().type(schema, "", "")
     if not isinstance(struct, types.StructType):
         raise SchemaError('an Avro schema of records says "type": "record"')
@@ -53,7 +53,7 @@ def type_of_avro(schema: Any) -> types.StructType:
 
 
 class _Reader:
-    """Remembers what was named, for those who refer to it."""
+    """Remembers named types for later references."""
 
     def __init__(self) -> None:
         self._named: dict[str, types.DataType | None] = {}
@@ -80,7 +80,7 @@ class _Reader:
                 return self._note(schema, space, types.StringType())
             case "fixed":
                 if not isinstance(schema.get("size"), int) or schema["size"] < 1:
-                    # Of what takes no bytes a short value could claim to have any number.
+                    # A short value could claim any number of elements that take no bytes.
                     raise SchemaError(f"{path}: a fixed type needs a size of at least 1")
                 fixed = _decimal(schema, path) if logical == "decimal" else types.BinaryType()
                 return self._note(schema, space, fixed)
@@ -145,7 +145,7 @@ class _Reader:
 
 
 def _full_name(schema: dict[str, Any], space: str) -> tuple[str, str]:
-    """The name with its namespace, and the namespace for what is inside."""
+    """The full name, and the namespace for nested types."""
     name = schema.get("name")
     if not isinstance(name, str) or not name:
         raise SchemaError(f"an Avro {schema.get('type')} has no name")

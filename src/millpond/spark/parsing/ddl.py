@@ -83,7 +83,7 @@ class _Reader:
         self._at = 0
 
     def fields(self, until: str, depth: int) -> list[types.StructField]:
-        """Up to the sign `until`, which is left."""
+        """Read up to the sign `until`, which is not consumed."""
         fields = [self._field(depth)]
         while self._take(","):
             fields.append(self._field(depth))
@@ -139,7 +139,7 @@ class _Reader:
     def _comment(self) -> None:
         if self._next("text") is None:
             raise self._unexpected("the text of the comment, in quotes")
-        # Texts that follow each other are one.
+        # Adjacent string literals are concatenated.
         while self._next("text") is not None:
             pass
 

@@ -27,7 +27,7 @@ def parsed_fields(options: Options) -> list[types.StructField]:
 
 
 def parser_of(options: Options) -> Parser:
-    """OptionError where the schema is missing or cannot be read."""
+    """OptionError if the schema is missing or cannot be read."""
     schema = options.get(VALUE_SCHEMA)
     if schema is None:
         raise OptionError(

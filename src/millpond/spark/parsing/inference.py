@@ -1,6 +1,6 @@
 """Infer a schema in Spark's notation from a sample of values.
 
-A field that is of several kinds becomes a string, which takes any JSON as its text, and a comment says so.
+A field with values of several kinds becomes a string, which accepts any JSON as text, and gets a comment.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _columns(whole: _Shape) -> Iterator[Column]:
     records = whole.kinds["object"]
     for name, shape in whole.fields.items():
         if name.lower() in lower or not name:
-            # Spark does not tell upper from lower case in names.
+            # Names are case-insensitive in Spark.
             continue
         lower.add(name.lower())
         is_there = shape.seen == records and not shape.nulls
@@ -213,7 +213,7 @@ def _struct_of(shape: _Shape) -> str:
 
 
 def _doubts(path: str, shape: _Shape) -> Iterator[str]:
-    """What is not of one kind, here and within."""
+    """Fields at or below this path that have no single kind."""
     if not shape.seen:
         yield f"{path}: always null or empty"
     elif _type_of(path, shape) == "string" and set(shape.kinds) != {"text"}:

@@ -1,8 +1,8 @@
-"""JSON values one at a time, by a schema: what a value means is said here, and so is what is wrong with it.
+"""Reads JSON values one at a time by a schema. This is the reference for what a value means, and for error reasons.
 
-Beyond the plain cases, as Spark's `from_json` does: a string column takes any JSON and keeps its text, a decimal may
-be written as a string, binary is base64. A time is ISO 8601, UTC where it names no zone, or a number since 1970 in
-seconds, milliseconds, microseconds or nanoseconds, told apart by their size.
+As in Spark's `from_json`, a string column accepts any JSON and keeps its text, a decimal may be written as a string,
+and binary is base64. A time is ISO 8601, in UTC if it has no zone, or a number of seconds, milliseconds, microseconds
+or nanoseconds since 1970, distinguished by magnitude.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS_BELOW: Final = 10**11
 MILLISECONDS_BELOW: Final = 10**14
 MICROSECONDS_BELOW: Final = 10**17
 NANOSECONDS_BELOW: Final = 1 << 63
-"""A number is seconds until the year 5138; the others begin where that ends."""
+"""Numbers below the first limit are seconds, up to the year 5138; each further unit starts at the limit before."""
 
 DECIMAL_CHARACTERS_MAX: Final = 100
 
@@ -43,7 +43,7 @@ _NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re
 
 
 def row_reader(kind: types.StructType) -> Callable[[bytes], dict[str, Any]]:
-    """Reads one value whole; Fault says what is wrong with it."""
+    """Reads one complete value; raises Fault with the reason if it is bad."""
     read = _reader(kind, "")
 
     def read_row(value: bytes) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def row_reader(kind: types.StructType) -> Callable[[bytes], dict[str, Any]]:
 
 _BEYOND_MEASURE: Final = "not readable: a number is beyond all measure"
 
-# Numbers keep every digit until their column says what they are.
+# Decimal keeps every digit until the column's type is applied.
 _DECODER: Final = json.JSONDecoder(parse_float=Decimal)
 
 
@@ -316,7 +316,7 @@ def _timestamp(path: str) -> Reader:
 
 
 def iso_microseconds(text: str) -> int:
-    """Since 1970; ValueError for what is no time."""
+    """The time since 1970; ValueError if the text is not a time."""
     match = _TIME.fullmatch(text)
     if match is None:
         raise ValueError(text)
@@ -326,7 +326,7 @@ def iso_microseconds(text: str) -> int:
 
 
 def epoch_microseconds(number: int) -> int:
-    """Since 1970; ValueError for a number too large to be a time. What is less than a microsecond is cut off."""
+    """Microseconds since 1970, truncated; ValueError for a number too large to be a time."""
     size = abs(number)
     if size < SECONDS_BELOW:
         return number * 1_000_000

@@ -1,4 +1,5 @@
-"""The everyday part of JSON Schema as Spark's types: objects, arrays, plain values, formats, local references."""
+"""Converts the common part of JSON Schema to Spark types: objects, arrays, plain values, formats, local
+references."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ _CHOICES: Final = ("anyOf", "oneOf")
 
 
 def type_of_json_schema(schema: dict[str, Any]) -> types.StructType:
-    """A property that is not required may be missing or null. What has no type is kept as the text of its JSON."""
+    """A property that is not required may be missing or null. A property without a type is kept as JSON text."""
     struct, _ = _Reader(schema).type(schema, "", ())
     if not isinstance(struct, types.StructType):
         raise SchemaError("the JSON Schema of a record is an object with properties")
@@ -46,7 +47,7 @@ class _Reader:
         kinds = schema.get("type", "object" if "properties" in schema else None)
         names = [kinds] if isinstance(kinds, str) else list(kinds or [])
         others = [each for each in names if each != "null"]
-        # Several types, or none: the string column takes any JSON as text.
+        # Several types, or none: a string column accepts any JSON as text.
         kind = self._named(others[0], schema, path, inside) if len(others) == 1 else types.StringType()
         return kind, len(others) < len(names) or not names
 

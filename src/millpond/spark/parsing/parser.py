@@ -40,8 +40,8 @@ class Parser:
     def __init__(self, format: str, schema: str, *, prefixed: bool = False, plain: bool = False) -> None:
         """`schema`: Spark's notation, Spark's JSON, an Avro schema, a JSON Schema, or a file that has one.
 
-        `prefixed`: Avro values have a schema registry's prefix, which is skipped. `plain`: without the compiled
-        reader, which changes nothing but the time that it takes.
+        `prefixed`: Avro values have a schema registry's prefix, which is skipped. `plain`: do not use the compiled
+        reader; the results are the same, only slower.
         """
         if format not in FORMATS:
             raise SchemaError(f"values are read as one of {', '.join(FORMATS)}, not {format!r}")
@@ -50,7 +50,7 @@ class Parser:
         column = nullable(kind)
         assert isinstance(column, types.StructType)
         self.type: Final = column
-        """The type of the column, in which everything may be null."""
+        """The type of the column, with everything nullable."""
         self.arrow_type: Final = arrow_struct(column)
         self._growth = 1
         self._compiled: ValueColumns | None = None
@@ -59,7 +59,7 @@ class Parser:
             if described.get("type") != "record":
                 raise SchemaError("Avro values are read by an Avro schema (JSON, or a file *.avsc)")
             parsed = avro_rows.parsed_schema(described)
-            # A byte that stands for a symbol becomes its text.
+            # One byte of an enum value becomes the symbol's text.
             self._growth = avro_rows.longest_symbol(parsed)
             self._written: pa.DataType = avro_rows.arrow_written(kind)
             self._read_row: Callable[[bytes], dict[str, Any]] = avro_rows.row_reader(parsed, kind, prefixed=prefixed)
@@ -77,7 +77,7 @@ class Parser:
         return self._compiled is not None
 
     def is_too_much(self, values: pa.BinaryArray) -> bool:
-        """Whether these may become more than one column can hold: `parse` half of them."""
+        """Whether the parsed values may exceed the capacity of one column: then `parse` half of them."""
         return len(values) > 1 and values.nbytes * self._growth > TEXT_BYTES_MAX
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
@@ -142,14 +142,14 @@ class Parser:
 
 
 def _replaced(rows: pa.StructArray, at: list[int], others: pa.StructArray) -> pa.StructArray:
-    """The rows with others in place of some."""
+    """The rows with those at `at` replaced by `others`."""
     places = np.arange(len(rows))
     places[at] = np.arange(len(rows), len(rows) + len(others))
     return pa.concat_arrays([rows, others]).take(pa.array(places))
 
 
 def _spread(rows: pa.StructArray, values: pa.BinaryArray) -> tuple[pa.StructArray, list[int]]:
-    """The rows at their places among the nulls, and where each went."""
+    """The rows with nulls inserted where `values` is null, and the new index of each row."""
     is_there = values.is_valid()
     behind = pc.subtract(pc.cumulative_sum(is_there.cast(pa.int64())), 1)
     taken = rows.take(pc.if_else(is_there, behind, pa.scalar(None, pa.int64())))

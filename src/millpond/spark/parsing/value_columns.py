@@ -1,7 +1,7 @@
-"""Values many at a time, by the compiled reader: those that it takes, and the rows of those that it refuses.
+"""Reads whole columns of values with the compiled reader, which may refuse some rows.
 
-It takes fewer values than json_rows and avro_rows do, and means the same by those that it takes: whoever is refused
-here asks there, row by row.
+It accepts fewer values than json_rows and avro_rows, with the same result for those that it accepts. Refused rows are
+read there, one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millpond.wire.kernel.values import (
 )
 
 MILLISECOND: Final = 1_000
-"""In microseconds, as columns have them."""
+"""In microseconds, the unit of columns."""
 _KINDS: Final[tuple[tuple[type[types.DataType], Kind], ...]] = (
     (types.StringType, Kind.STRING),
     (types.BinaryType, Kind.BINARY),
@@ -66,7 +66,7 @@ _TAKEN: Final = {
     Written.BLOCKS: {Kind.LIST, Kind.MAP},
     Written.RECORD: {Kind.STRUCT},
 }
-"""The columns that can hold what was written so."""
+"""The kinds of columns that can hold each kind of written value."""
 
 
 class ValueColumns:
@@ -86,7 +86,7 @@ class ValueColumns:
     def of_avro(
         cls, schema: dict[str, Any], kind: types.StructType, target: pa.StructType, *, skipped: int
     ) -> ValueColumns | None:
-        """`schema` is as fastavro parsed it. None also where it says what only fastavro reads."""
+        """`schema` is fastavro's parsed schema. None also if only fastavro can read it."""
         try:
             shape = _AvroShapes(schema.get("__named_schemas") or {}).shape(schema, kind)
         except _Unknown:
@@ -95,7 +95,7 @@ class ValueColumns:
         return None if reader is None else cls(reader, target)
 
     def read(self, values: pa.BinaryArray) -> tuple[pa.StructArray, list[int]]:
-        """The rows, and which of them were refused; those are null, as are the rows of null values."""
+        """The rows, and the indices of refused ones; these are null, like the rows of null values."""
         count = len(values)
         if count > 1 and values.nbytes > RUN_BYTES_MAX:
             first, refused = self.read(values.slice(0, count // 2))
@@ -149,7 +149,7 @@ class _Unknown(Exception):
 
 
 class _AvroShapes:
-    """From a schema of Avro and the type that it was read as."""
+    """Shapes from an Avro schema and its converted type."""
 
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
@@ -201,7 +201,7 @@ class _AvroShapes:
         )
 
     def _described(self, schema: Any) -> str | dict[str, Any]:
-        """The name of a plain type, or the description of another."""
+        """The name of a primitive type, or the description of a complex one."""
         if isinstance(schema, dict):
             name = schema.get("type")
             if isinstance(name, str) and name in ("record", "enum", "fixed", "array", "map"):

@@ -1,1 +1,1 @@
-"""Pipelines: a small declaration of source, parsing, transformations and jobs, and what runs and watches it."""
+"""Pipelines: short declarations of source, parsing, transforms and jobs, and the code that runs and monitors them."""

@@ -75,7 +75,7 @@ class JobContext:
         except PySparkException as fault:
             name = step.name or f"number {number + 1}"
             raise DeclarationError(f"[[transform]] {name}: {reason_of(fault)}") from fault
-        # By a name that stays, because Connect looks names up only when the stream starts.
+        # The view keeps its name, because Connect resolves names only when the stream starts.
         return self.spark.table(view)
 
     def plan(self, writer: DataStreamWriter, part: str = "") -> Plan:
@@ -134,8 +134,8 @@ def source_options(pipeline: Declaration, job: Job) -> dict[str, str]:
 
 
 def parse_options(pipeline: Declaration, job: Job) -> dict[str, str]:
-    """How a job parses. Every job reads and parses for itself, but only the first one sends the dead letters: of one
-    bad record there should be one."""
+    """A job's parsing options. Every job reads and parses on its own, but only the first one sends dead letters, so
+    that there is one per bad record."""
     parse = pipeline.parse
     given = pipeline.source.options if pipeline.source else {}
     options = {} if "includeheaders" in map(str.lower, given) else {"includeHeaders": "true"}

@@ -1,6 +1,6 @@
-"""A pipeline as it is declared: source, parsing, transforms and jobs. From TOML or from Python, and equal in both.
+"""A pipeline declaration: source, parsing, transforms and jobs. TOML and Python give equal declarations.
 
-Every mistake is told with its file, table and key, and an unknown name with the nearest known one.
+Every error names the file, table and key; for an unknown name it suggests the nearest known one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FILE_BYTES_MAX: Final = 4_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline(Declaration):
-    """One pipeline: what it reads, how, and the jobs that it feeds."""
+    """One pipeline: its source, parsing and jobs."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +82,7 @@ def load(path: Path, environment: Mapping[str, str]) -> Pipeline:
 
 
 def read(given: Mapping[str, Any], where: str, folder: Path, environment: Mapping[str, str]) -> Pipeline:
-    """The pipeline of a parsed file. Relative paths begin at `folder`."""
+    """The pipeline of a parsed file. Paths are relative to `folder`."""
     return _File(where, folder, environment).pipeline(given)
 
 
@@ -117,7 +117,7 @@ class _File:
         checkpoint = top.get("checkpoint", "")
         if checkpoint == "":
             checkpoint = f"{HOME}/{top['name']}"
-        # What is no text is refused where all values are read.
+        # A value that is not a string is refused later, with all other values.
         top["checkpoint"] = placed(checkpoint, self.folder) if isinstance(checkpoint, str) else checkpoint
         made: Pipeline = self._made(Pipeline, top | {"jobs": jobs}, "")
         return made
@@ -142,7 +142,7 @@ class _File:
         return given if isinstance(given, list) else [given]
 
     def _paths(self, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Relative paths begin at the file that names them, in tables inside tables too."""
+        """Resolve paths relative to the file that names them, also in nested tables."""
         readers = {key_of(each): each.metadata.get("reader") for each in fields(kind)}
         filled = dict(given)
         for key, each in given.items():
@@ -154,7 +154,7 @@ class _File:
         return filled
 
     def _filled(self, given: Any, where: str) -> Any:
-        """With ${NAME} and ${NAME:-otherwise} replaced from the environment; $${ is a plain ${."""
+        """Replace ${NAME} and ${NAME:-default} from the environment; $${ is a literal ${."""
         if isinstance(given, str):
             return _VARIABLE.sub(lambda match: self._variable(match, where), given)
         if isinstance(given, list):

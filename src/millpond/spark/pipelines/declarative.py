@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def define(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None) -> Pipeline:
-    """Register the jobs of a declaration with the project that is being loaded. Gives back the declaration."""
+    """Register the jobs of a declaration with the project being loaded; returns the declaration."""
     pipeline = Pipeline.load(Path(path), environment)
     for job in pipeline.jobs:
         define_job(pipeline, flow_of(job))
@@ -40,7 +40,7 @@ def define(path: str | os.PathLike[str], environment: Mapping[str, str] | None =
 
 
 def flow_of(job: Job) -> Flow:
-    """The job, if it is one that only adds rows to one sink: no other can be a flow here."""
+    """The job, if it only appends rows to one sink: no other job can be a flow here."""
     kind = kind_of(job).name
     if not isinstance(job, Flow):
         raise DeclarationError(f"{job.name}: {kind} is no flow of rows; run it with `millpond pipeline run`")
@@ -66,7 +66,7 @@ def define_job(pipeline: Pipeline, job: Flow) -> None:
     sink = job.sink(kafka_options(pipeline.source))
     dp.create_sink(name, sink.format, dict(sink.options))
 
-    # Made here and not in the flow: what asks for the columns of a frame is not allowed there.
+    # Created here, because a flow may not ask for the columns of a frame.
     context = FlowContext(SparkSession.active(), pipeline, job, JobWatch(job.name, job.kind))
     rows = job.shape(job.source(context))
 
@@ -77,14 +77,14 @@ def define_job(pipeline: Pipeline, job: Flow) -> None:
 
 @dataclass(frozen=True)
 class FlowContext(JobContext):
-    """Frames as a project may make them: without views in the session, which belong to all of its flows."""
+    """Creates frames without views in the session, which all flows of a project share."""
 
     def _step(self, step: Transform, number: int, frames: Mapping[str, DataFrame]) -> DataFrame:
         return transformed(self.spark, step.sql, frames)
 
 
 def transformed(spark: SparkSession, sql: str, frames: Mapping[str, DataFrame]) -> DataFrame:
-    """A query over frames that it knows by name."""
+    """A query over frames, which it refers to by name."""
     views = ", ".join(f"{name} AS (SELECT * FROM {{{name}}})" for name in frames)
     plain = sql.replace("{", "{{").replace("}", "}}")
     named: dict[str, Any] = dict(frames)

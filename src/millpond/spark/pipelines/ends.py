@@ -1,6 +1,6 @@
 """Polls the topics' end offsets, for lag during a batch and for the growth of dead letters.
 
-The answers only show how it goes. A cluster that does not answer is asked again later, and stops nothing.
+The offsets are for display only: if the cluster does not answer, it is polled again later, and the jobs continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The seam between the runner and the kinds of jobs: what a kind is, and what its jobs are given to start.
+"""The interface between the runner and the kinds of jobs: what a kind is, and the context in which its jobs start.
 
 A kind is one file in `kinds/`. It holds a frozen dataclass (a `Job`, whose fields are the keys of its table in TOML)
 and ends in one value, `KIND = Kind(...)`.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Query(Protocol):
-    """What the runner watches. Spark's StreamingQuery is one; so is work in the background."""
+    """What the runner watches: Spark's StreamingQuery, or background work."""
 
     @property
     def isActive(self) -> bool: ...  # noqa: N802
@@ -33,7 +33,7 @@ class Query(Protocol):
 
 
 Plan: TypeAlias = Callable[[], Query]
-"""A job whose columns and SQL Spark has accepted: calling it starts the job. None starts before all have planned."""
+"""Starts a job whose columns and SQL Spark has accepted. No job is started before all are planned."""
 
 
 class Report(Protocol):
@@ -48,7 +48,7 @@ class Report(Protocol):
 
 
 class Context(Protocol):
-    """What a job plans with. Created by the runner, or by a test."""
+    """The context that a job is planned in. Created by the runner, or by a test."""
 
     @property
     def spark(self) -> SparkSession: ...
@@ -58,7 +58,7 @@ class Context(Protocol):
 
     @property
     def checkpoint(self) -> str:
-        """Where this job's own checkpoint belongs. `start` sets it; other state of the job belongs beside it."""
+        """The path of this job's checkpoint. `start` sets it; other state of the job belongs beside it."""
 
     @property
     def is_once(self) -> bool:
@@ -72,21 +72,21 @@ class Context(Protocol):
         _topic, _partition, _offset, _timestamp and _headers; and _fault with bad_records = "null"."""
 
     def raw(self, **options: str) -> DataFrame:
-        """The stream as the source gives it (key, value, topic, partition, offset, timestamp, timestampType), with
-        these options beside the declared ones. Nothing is parsed."""
+        """The stream as the source returns it (key, value, topic, partition, offset, timestamp, timestampType), with
+        these options in addition to the declared ones. Nothing is parsed."""
 
     def cluster(self) -> dict[str, str]:
-        """The `kafka.*` options of the source's cluster: for a sink, or another source, on the same one."""
+        """The `kafka.*` options of the source's cluster, for a sink or another source on the same cluster."""
 
     def plan(self, writer: DataStreamWriter, part: str = "") -> Plan:
-        """A streaming query with the job's name, checkpoint and trigger. A job of several queries gives each a part's
-        name, and hands back a Query that stands for all."""
+        """Plan a streaming query with the job's name, checkpoint and trigger. A job with several queries names each
+        part, and returns one Query for all of them."""
 
     def in_background(self, work: Callable[[Report], None]) -> Plan:
         """Run work other than a streaming query on a thread; the runner watches it like a query."""
 
     def tell(self, name: str, figure: int | float | str) -> None:
-        """A figure of this job for the live table, the status and the metrics (numbers only). From any thread."""
+        """Set a figure of this job for the live table, the status and the metrics (numbers only). Thread-safe."""
 
 
 class Findings(Protocol):
@@ -105,7 +105,7 @@ class Asked(NamedTuple):
     key: str
     sql: str
     columns: Columns
-    """Those that it may use."""
+    """The columns that it may use."""
     is_name: bool = False
 
 
@@ -116,8 +116,8 @@ J = TypeVar("J", bound=Job)
 class Kind(Generic[J]):
     """One kind of job.
 
-    Rows that a query counts by `DataFrame.observe` are added up over the batches by the runner: an observed number
-    called `bad` is shown as bad records, `rows_out` as rows out, others under their own names.
+    The runner adds up over all batches what a query counts with `DataFrame.observe`: an observed number named `bad`
+    is shown as bad records, `rows_out` as rows out, others under their own names.
     """
 
     name: str

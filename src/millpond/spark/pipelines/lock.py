@@ -1,7 +1,7 @@
-"""One run at a time: two queries on one checkpoint would spoil it.
+"""Allows one run of a pipeline at a time: two queries on one checkpoint would corrupt it.
 
-The lock is one of the operating system on a file in the pipeline's folder, so that it goes with the process however
-that ends; the file holds the process's number for people.
+It is an operating system lock on a file in the pipeline's folder, so it is released however the process ends. The
+file contains the process id for people.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Progress of a pipeline: figures of every job, from its query's progress reports.
 
-`JobWatch` turns progress into figures and adds up what Spark tells batch by batch. A `Snapshot` is everything at one
-moment: the live table, status.json and the metrics all show the same one.
+`JobWatch` turns progress into figures and adds up what Spark reports per batch. A `Snapshot` has all figures at one
+point in time: the live table, status.json and the metrics all show the same snapshot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from millpond.spark.pipelines.kind import Query
 
 State = Literal["starting", "running", "waiting", "finished", "stopping", "stopped", "failed"]
-"""A `waiting` job has read everything; a `finished` one was to end then."""
+"""A `waiting` job has read everything; a `finished` one was set to end at that point."""
 
 IDLE_SECONDS: Final = 5.0
 """Rates older than this are not current."""
@@ -47,7 +47,7 @@ class JobFigures:
     figures: Mapping[str, int | float | str] = field(default_factory=dict)
     """Figures reported by the job."""
     writes: Mapping[str, str] = field(default_factory=dict)
-    """Where its rows go: {"table": "…"} or {"topic": "…"}."""
+    """The target of its rows: {"table": "…"} or {"topic": "…"}."""
     error: str | None = None
 
 
@@ -69,7 +69,7 @@ class Snapshot:
     metrics: str = ""
     """Where the metrics are served."""
     dead_letters: Mapping[str, int] = field(default_factory=dict)
-    """Records that came to each dead-letter topic during the run."""
+    """New records in each dead-letter topic during the run."""
     error: str | None = None
 
     def as_object(self) -> dict[str, Any]:
@@ -174,8 +174,8 @@ def as_dict(progress: Any) -> dict[str, Any] | None:
 
 
 def is_idle(progress: Mapping[str, Any]) -> bool:
-    """Whether it is told of a moment in which nothing was done. A batch that only closes windows reads no rows, but
-    it is a batch."""
+    """Whether this progress report is not about a batch. A batch that only closes windows reads no rows, but is not
+    idle."""
     spent = progress.get("durationMs")
     return spent is not None and "addBatch" not in spent
 
@@ -205,8 +205,8 @@ def _state(query: Query, last: Mapping[str, Any], lag: int | None, has_failed: b
 
 
 def lag_of(progress: Mapping[str, Any], ends: Ends | None = None) -> int | None:
-    """Records that are in the topics and not through the job: of every source, from its last finished offset to the
-    newest end that is known (`ends` as the cluster told them, or the source's own latest offset)."""
+    """The job's lag in records: for every source, from its last finished offset to the newest known end (`ends` from
+    the cluster, or the source's own latest offset)."""
     total: int | None = None
     for source in progress.get("sources") or ():
         done = read_offsets(source.get("endOffset"))

@@ -40,7 +40,7 @@ def _raised(text: str) -> str | None:
     block = text[text.rindex(_TRACEBACK) + len(_TRACEBACK) :]
     lines = block.splitlines()
     for number, line in enumerate(lines):
-        # The frames are indented; the first line that is not names what was raised.
+        # Stack frames are indented; the first line that is not names the exception.
         match = _RAISED.match(line)
         if match is None:
             continue
@@ -53,7 +53,7 @@ def _raised(text: str) -> str | None:
         name = match["type"].rpartition(".")[2]
         if not message:
             return name
-        # Our own errors are sentences; of others the name tells what kind of thing went wrong.
+        # Our own errors are sentences; for others the exception's name is part of the reason.
         return message if match["type"].startswith("millpond.") else f"{name}: {message}"
     return None
 
@@ -66,5 +66,5 @@ def _unwrapped(text: str) -> str:
         text = _CLASS.sub("", text.strip())
         for wrapper in _WRAPPERS:
             text = wrapper.sub("", text)
-    # The first line says what is wrong; those below teach SQL, or show the plan.
+    # The first line has the error; the lines below explain SQL or show the plan.
     return _STATE.split(text)[0].strip().partition("\n")[0]

@@ -1,7 +1,6 @@
-"""What can be found wrong with a pipeline before Spark starts: types, columns and SQL that cannot be, and topics that
-are not there.
+"""Checks a pipeline before Spark starts: invalid types, columns and SQL, and missing topics.
 
-A fault is certain. What only Spark can say is a note.
+A fault is certain. What only Spark can check becomes a note.
 """
 
 from __future__ import annotations

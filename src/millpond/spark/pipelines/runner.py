@@ -59,7 +59,7 @@ class PipelineFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended: `finished` (it was to end when all was read) or `stopped`, and its last figures."""
+    """How a run ended: `finished` (it was set to end when everything was read) or `stopped`, and its last figures."""
 
     snapshot: Snapshot
 
@@ -147,7 +147,7 @@ def _close(spark: SparkSession) -> None:
     try:
         spark.stop()
     except Exception:
-        # It is already gone, and the reason was reported.
+        # The session is already gone, and the reason was reported.
         LOG.exception("Spark did not stop")
 
 

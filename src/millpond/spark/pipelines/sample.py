@@ -13,11 +13,11 @@ from millpond.remote.reader import read_records
 
 RECORDS_MAX: Final = 1_000
 BYTES_MAX: Final = 16 << 20
-"""Of all values together; after that no more are read."""
+"""The limit for all values together; reading stops there."""
 
 
 def sample_values(cluster: Cluster, topic: str) -> list[bytes | None]:
-    """Values of the topic's records; all of them where it has few."""
+    """Sample values of the topic's records; all of them if there are few."""
     partitions = [TopicPartition(topic, each) for each in cluster.topic(topic).partitions]
     starts, ends = earliest(cluster, partitions), latest(cluster, partitions)
     share = max(2, RECORDS_MAX // max(1, len(partitions)))

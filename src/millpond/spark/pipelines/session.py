@@ -1,6 +1,6 @@
-"""A Spark session for pipelines: what it needs is checked first, and told in one line that can be typed.
+"""A Spark session for pipelines. Checks its requirements first; an error is one line with the command that helps.
 
-Spark's own log, and all that Java and the Python workers say, goes to a file, so that the terminal stays readable.
+Spark's log and the output of Java and the Python workers go to a file, so that the terminal stays readable.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class SessionError(Exception):
     """Spark cannot be started here. The message says what to do."""
 
 
-# What must be there
+# Requirements
 
 
 def check_python(version_of: Callable[[str], str | None] | None = None) -> None:
-    """pyspark, new enough, and the packages that it needs for Arrow."""
+    """Check that pyspark is recent enough, and that it has the packages it needs for Arrow."""
     try:
         check_packages(version_of)
     except WrongVersion as fault:
@@ -52,7 +52,7 @@ class Java:
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java that Spark will take: of JAVA_HOME if that is set, else the first on the PATH."""
+    """The Java that Spark will use: from JAVA_HOME if that is set, otherwise the first on the PATH."""
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME")
     if home:
@@ -75,7 +75,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def java_version(path: str) -> int | None:
-    """The major version; None if it is no working Java (macOS has a stub of that name)."""
+    """The major version; None if this is not a working Java (macOS has a stub of that name)."""
     release = Path(os.path.realpath(path)).parent.parent / "release"
     try:
         release_text = release.read_text(errors="replace")[:10_000]
@@ -109,7 +109,7 @@ def default_settings(master: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # State outgrows the heap long before it outgrows the disk, and stateful jobs with timers need it.
+        # RocksDB: state outgrows the heap long before the disk, and stateful jobs with timers require it.
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
@@ -149,7 +149,7 @@ def make_session(
     folder: str | os.PathLike[str] | None = None,
     log_level: str = "ERROR",
 ) -> SparkSession:
-    """A session with pipelines' defaults; `conf` goes before them. Spark's log is `spark.log` in `folder`, if given.
+    """A session with pipelines' defaults, which `conf` overrides. Spark's log is `spark.log` in `folder`, if given.
 
     `remote` is the address of a Spark Connect server (sc://host:15002), which needs no Java here.
     """
@@ -203,7 +203,7 @@ def _session(settings: Mapping[str, str], log_level: str, log: IO[bytes] | None 
     gateway: Any = SparkContext._gateway
     try:
         if SparkContext._active_spark_context is None:
-            # Of a session of its own, Ctrl-C in the terminal reaches us alone, and we end the batch in peace.
+            # In its own process session Java does not get Ctrl-C from the terminal, so we can finish the batch.
             gateway = gateway or launch_gateway(  # type: ignore[no-untyped-call]
                 conf, popen_kwargs={"start_new_session": True, **output}
             )

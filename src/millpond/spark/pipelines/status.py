@@ -1,7 +1,7 @@
 """status.json: written by a run once a second, read by `millpond pipeline status`.
 
-The file is replaced whole, so that a reader never sees half of one. A run that could not say goodbye is told by its
-process being gone.
+The file is replaced atomically, so that readers never see a partial one. A run that was killed is recognized by its
+missing process.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class StopRequest:
 
     @contextmanager
     def listening(self, last_words: Callable[[], None]) -> Iterator[None]:
-        """Take SIGINT and SIGTERM as the wish to stop. `last_words` are said before the second one ends all."""
+        """Treat SIGINT and SIGTERM as stop requests. `last_words` are printed before the second one exits."""
         self._last_words = last_words
         before = {number: signal.getsignal(number) for number in SIGNALS}
         self.listen()

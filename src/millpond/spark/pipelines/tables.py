@@ -148,8 +148,8 @@ class SparkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What every job declares. A kind adds its own fields, made by `values.value`; they are read and checked here,
-    so a kind with a `__post_init__` of its own (checks that need several fields) calls `super().__post_init__()`."""
+    """The fields of every job. A kind adds its own with `values.value`; they are read and checked here, so a kind
+    with its own `__post_init__` (for checks across fields) must call `super().__post_init__()`."""
 
     kind: ClassVar[str]
     reads_source: ClassVar[bool] = True

@@ -1,7 +1,7 @@
-"""Values of a declaration: each is declared once with what it is for, and read and checked the same from TOML and
-from Python, so that both forms of a pipeline are equal.
+"""Values of a declaration: each is declared once with its documentation, and read and checked in the same way from
+TOML and from Python, so that both forms of a pipeline are equal.
 
-A table is a frozen dataclass made of `value(...)` fields that calls `settle(self)` in its `__post_init__`.
+A table is a frozen dataclass of `value(...)` fields that calls `settle(self)` in its `__post_init__`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class DeclarationError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Reader(Generic[T]):
-    """How a value is read: `read` takes what was written and gives what it means, or raises ValueError saying why
-    not. `what` is for people. An `is_path` value is relative to the file that names it."""
+    """How a value is read: `read` converts the given value, or raises ValueError with the reason. `what` describes it
+    for people. An `is_path` value is relative to the file that names it."""
 
     what: str
     read: Callable[[Any], T]
     is_path: bool = False
     table: type | None = None
-    """The dataclass of a table inside a table."""
+    """The dataclass of a nested table."""
 
 
 def value(doc: str, reader: Reader[T], default: Any = dataclasses.MISSING) -> Any:
-    """A field of a table: what it is for, how it is read, and its default (none: it must be given)."""
+    """A field of a table: its documentation, its reader and its default; without a default it is required."""
     metadata = {"doc": doc, "reader": reader}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
@@ -63,7 +63,7 @@ def settle(table: Any) -> None:
 
 
 def key_of(field: dataclasses.Field[Any]) -> str:
-    """The key in TOML: the field's name, without the underscore that Python's own words need behind them."""
+    """The key in TOML: the field's name, without the trailing underscore that avoids Python keywords."""
     return field.name.rstrip("_")
 
 
@@ -80,7 +80,7 @@ def _shown(given: object) -> str:
     return text if len(text) <= 80 else text[:77] + "…"
 
 
-# What is read
+# Readers
 
 
 def _text(given: Any) -> str:
@@ -134,7 +134,7 @@ def _texts(given: Any) -> dict[str, str]:
 
 
 def _settings(given: Any) -> dict[str, str]:
-    """As in Spark, true and numbers are text too."""
+    """As in Spark, booleans and numbers are accepted as text."""
     if not isinstance(given, Mapping):
         raise ValueError('write a table, as { name = "value" }')
     texts: dict[str, str] = {}
@@ -186,7 +186,7 @@ def one_of(*choices: str) -> Reader[str]:
 
 
 def table_of(kind: type[T]) -> Reader[T]:
-    """A table inside a table."""
+    """A nested table."""
 
     def read(given: Any) -> T:
         if isinstance(given, kind):
@@ -199,7 +199,7 @@ def table_of(kind: type[T]) -> Reader[T]:
 
 
 def arguments_of(kind: type, given: Mapping[str, Any], extra: Iterable[str] = ()) -> dict[str, Any]:
-    """The keys of a table as arguments of its dataclass; an unknown or a missing one is an error."""
+    """The keys of a table as arguments of its dataclass; unknown and missing keys are errors."""
     fields = {key_of(each): each for each in dataclasses.fields(kind)}
     for key in given:
         if key not in fields:
@@ -210,14 +210,14 @@ def arguments_of(kind: type, given: Mapping[str, Any], extra: Iterable[str] = ()
     return {fields[key].name: each for key, each in given.items()}
 
 
-# Lengths of time, sizes and moments
+# Durations, sizes and timestamps
 
 _SPOKEN: Final = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000), ("millisecond", 1))
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Duration:
-    """A length of time. As a text it is an interval as Spark reads it: `10 minutes`."""
+    """A duration. Its text is an interval in Spark's notation: `10 minutes`."""
 
     ms: int
 
@@ -250,7 +250,7 @@ _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?)b?", re.IGNO
 
 
 def read_size(given: Any) -> int:
-    """Bytes, of a number or a text such as `128 MB` or `1GiB`."""
+    """A number of bytes, from a number or a text such as `128 MB` or `1GiB`."""
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
         return given
     match = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
@@ -261,7 +261,7 @@ def read_size(given: Any) -> int:
 
 
 def read_moment(given: Any) -> datetime:
-    """A moment in UTC, of a datetime or an ISO text; without a zone it is UTC, on every machine the same."""
+    """A UTC timestamp from a datetime or an ISO text. Without a zone it is UTC, whatever the machine's time zone."""
     if isinstance(given, str):
         try:
             given = datetime.fromisoformat(given)

@@ -1,8 +1,8 @@
 """Which Python runs Spark's workers, and how it starts.
 
-Spark gives every worker pyspark as a zip on its path, and from a zip Python compiles each module anew at every start:
-1.2 s of a processor instead of 0.4 s, for every source, sink and worker. On a busy machine that is longer than the
-ten seconds that Spark waits for a source. Where pyspark is installed anyhow, the launcher here leaves the zip out.
+Spark puts pyspark on every worker's path as a zip, from which Python compiles each module again at every start: 1.2 s
+of CPU time instead of 0.4 s, for every source, sink and worker. On a busy machine that exceeds the ten seconds that
+Spark waits for a source. If pyspark is installed anyway, the launcher here removes the zip from the path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 WORKERS: Final = "PYSPARK_PYTHON"
 DRIVER: Final = "PYSPARK_DRIVER_PYTHON"
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Where spark-submit started this process."""
+"""Set if spark-submit started this process."""
 
 _LAUNCHER: Final = """\
 #!/bin/sh
@@ -33,8 +33,8 @@ _ours: Final[set[str]] = set()
 
 
 def be_sparks_python(environment: MutableMapping[str, str] | None = None) -> None:
-    """Unless somebody has chosen: the Python that runs here is the one with our packages, whether its environment is
-    activated or not. Spark would take the first python3 on the PATH.
+    """Use this Python, which has our packages, for Spark's workers, unless the user has chosen another. Spark would
+    take the first python3 on the PATH, even if the environment of this one is not activated.
     """
     environment = os.environ if environment is None else environment
     if SUBMITTED in environment:
@@ -51,10 +51,10 @@ def choose_python(
     folder: Path | None = None,
     environment: MutableMapping[str, str] | None = None,
 ) -> None:
-    """Say in the environment which Python runs the workers and looks for data sources: Spark looks only there,
-    whatever its settings say, and takes the first python3 on the PATH if nobody says, which may lack our packages.
+    """Set the Python that runs the workers and looks up data sources, in the environment: Spark reads it only there,
+    whatever its settings are, and otherwise takes the first python3 on the PATH, which may lack our packages.
 
-    What a user has chosen stays. On a cluster elsewhere it is the cluster's own.
+    A user's choice is kept. A remote cluster uses its own Python.
     """
     environment = os.environ if environment is None else environment
     wanted = settings.get("spark.pyspark.python")

@@ -1,4 +1,4 @@
-"""The ready-made kinds of jobs, one file each. `KINDS` is the table that declarations are read by."""
+"""The built-in kinds of jobs, one file each. Declarations look them up in `KINDS`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ALL: Final[tuple[Kind[Any], ...]] = (
 )
 
 KINDS: Final[Mapping[str, Kind[Any]]] = {kind.name: kind for kind in _ALL}
-"""By their name in a declaration. Importing this imports every kind, and no kind imports pyspark at its head."""
+"""By their name in a declaration. Importing this imports every kind, so no kind imports pyspark at module level."""
 
 
 def kind_of(job: Job) -> Kind[Any]:

@@ -1,8 +1,8 @@
 """aggregate: event-time windows into a table or a topic.
 
-With mode = "append" a window is written once, when the watermark has passed its end; what comes later than that is
-dropped and counted by Spark. With mode = "update" a window is written whenever it has changed: a table is updated in
-place, a topic gets a newer record under the same key.
+With mode = "append" a window is written once, when the watermark has passed its end; Spark drops and counts later
+rows. With mode = "update" a window is written whenever it changes: a table is updated in place, a topic gets a newer
+record with the same key.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 START: Final = "window_start"
 END: Final = "window_end"
 ROW: Final = "_row"
-"""Names a window and its group in a table that is updated: a key must not be null, a group may be."""
+"""The key column of a window and its group in an updated table: a key must not be null, but a group may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(Flow):
-    """Windows of time, counted and summed."""
+    """Aggregates over time windows."""
 
     kind = "aggregate"
 
@@ -89,7 +89,7 @@ def windows(frame: DataFrame, job: Aggregate) -> DataFrame:
     timed = with_time(frame, job.time, job.watermark, "aggregate")
     if job.distinct_by:
         need_columns(frame, job.distinct_by, "[aggregate] distinct_by")
-        # A batch frame knows no watermark; there all of it is at hand at once.
+        # A batch frame has no watermark, and needs none: all rows are available.
         once = timed.dropDuplicatesWithinWatermark if frame.isStreaming else timed.dropDuplicates
         timed = once(list(job.distinct_by))
     window = f.window(EVENT_TIME, str(job.window), slide)
@@ -105,7 +105,8 @@ def windows(frame: DataFrame, job: Aggregate) -> DataFrame:
 
 
 def with_time(frame: DataFrame, time: str, watermark: Duration, name: str) -> DataFrame:
-    """The rows that have a time, with `_event_time` and its watermark. Others are in no window, and are counted."""
+    """The rows with a time, as `_event_time` with a watermark. Rows without one belong to no window and are
+    counted."""
     from pyspark.sql import functions as f
 
     timed = frame.withColumn(EVENT_TIME, moment(time))
@@ -114,7 +115,7 @@ def with_time(frame: DataFrame, time: str, watermark: Duration, name: str) -> Da
 
 
 def output(rows: DataFrame, job: Aggregate) -> DataFrame:
-    """The windows as the sink takes them."""
+    """The windows as rows for the sink."""
     named_by = [*job.group_by, START] if job.mode == "update" else list(job.group_by)
     if job.to.topic:
         return as_records(rows, job.to.key_column(named_by))

@@ -1,7 +1,7 @@
-"""archive: a topic into a partitioned Delta table, each record once.
+"""archive: writes a topic to a partitioned Delta table, each record once.
 
 The table has the parsed columns, the record's own (_key, _topic, _partition, _offset, _timestamp, _headers) and the
-partition columns. With `raw` it has the value's bytes instead of parsed columns, so that a replay is the same byte
+partition columns. With `raw` it has the value's bytes instead of parsed columns, so that a replay is identical byte
 for byte.
 """
 
@@ -40,12 +40,12 @@ CALENDAR: Final[Mapping[str, str]] = {
     "date": "",
     "hour": "yyyy-MM-dd-HH",
 }
-"""Partition columns that are made of the time, and how they are written; a date is a date."""
+"""Partition columns derived from the time, and their formats."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Archive(Table, Flow):
-    """A topic into a table."""
+    """Writes a topic to a table."""
 
     kind = "archive"
 
@@ -70,7 +70,7 @@ class Archive(Table, Flow):
 
 
 def raw_columns(frame: DataFrame) -> DataFrame:
-    """The source's own columns under the names that they have in a pipeline."""
+    """The source's columns, renamed to their names in a pipeline."""
     from pyspark.sql import functions as f
 
     names = {"value": "value", "key": KEY, "topic": TOPIC, "partition": PARTITION, "offset": OFFSET}
@@ -93,7 +93,7 @@ def archived(frame: DataFrame, job: Archive) -> DataFrame:
 def calendar_column(time: str, name: str) -> Column:
     from pyspark.sql import functions as f
 
-    # A record without a time belongs into the table too: it is found under the time that the log gave it.
+    # A record without a time is archived, too, under the record's timestamp.
     when = moment(time) if time == TIMESTAMP else f.coalesce(moment(time), f.col(TIMESTAMP))
     return f.to_date(when) if name == "date" else f.date_format(when, CALENDAR[name])
 
@@ -104,7 +104,7 @@ def asks(job: Archive, columns: Columns) -> Iterator[Asked]:
     rows = None if known is None else (*known, *job.columns)
     made = [name for name in job.partition_by if name in CALENDAR and name not in (rows or ())]
     if made:
-        # Nothing else looks at the time.
+        # The time is only used for these columns.
         yield Asked("time", job.time, rows)
         yield from asked_names("time, which falls back to it", [TIMESTAMP], rows)
     yield from asked_names("partition_by", [name for name in job.partition_by if name not in made], rows)

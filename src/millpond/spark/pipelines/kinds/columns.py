@@ -1,6 +1,6 @@
-"""Columns that several kinds work with: those of a record, those that a declaration names, and values as JSON.
+"""Columns that several kinds use: those of a record, those that a declaration names, and values as JSON.
 
-In a pipeline the columns of a record's content have plain names; what belongs to the record itself begins with `_`.
+In a pipeline the columns of a record's content have plain names; columns of the record itself begin with `_`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIMESTAMP: Final = "_timestamp"
 HEADERS: Final = "_headers"
 FAULT: Final = "_fault"
 RECORD: Final = (KEY, TOPIC, PARTITION, OFFSET, TIMESTAMP, HEADERS)
-"""What belongs to the record itself, in every stream of records."""
+"""The columns of the record itself, in every stream of records."""
 
 EVENT_TIME: Final = "_event_time"
 """The event time, in kinds that use it."""
@@ -30,7 +30,7 @@ EVENT_TIME: Final = "_event_time"
 HEADER_TYPE: Final = "array<struct<key:string,value:binary>>"
 
 RAW_VALUE: Final = "value"
-"""The one column of a record's content when nothing is parsed."""
+"""The only content column if values are not parsed."""
 
 COLUMNS_MAX: Final = 1_000
 
@@ -47,11 +47,11 @@ def _expressions(given: Any) -> dict[str, str]:
 
 
 COLUMNS: Final = Reader('columns, as ["a", "b"] or { a = "lower(x)" }', _expressions)
-"""Columns by their names, or by a name and what they are in SQL."""
+"""Columns by name, or new columns by name and SQL expression."""
 
 
 def quoted(name: str) -> str:
-    """A name as SQL writes it, whatever is in it."""
+    """A quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -70,7 +70,7 @@ def need_columns(frame: DataFrame, names: Iterable[str], what: str) -> None:
 
 
 def named(expressions: Mapping[str, str]) -> list[Column]:
-    """Expressions in SQL as columns with their names."""
+    """SQL expressions as named columns."""
     from pyspark.sql import functions as f
 
     return [f.expr(sql).alias(name) for name, sql in expressions.items()]
@@ -80,7 +80,7 @@ def as_json(names: Sequence[str], fraction: str = "SSS") -> Column:
     """The columns as one JSON object in bytes. Nulls are written, so that every record has the same fields."""
     from pyspark.sql import functions as f
 
-    # The zone is written with its offset, so that a reader in another one finds the same moment.
+    # Written with the zone's offset, so that readers in other time zones get the same time.
     how = {"ignoreNullFields": "false", "timestampFormat": f"yyyy-MM-dd'T'HH:mm:ss.{fraction}XXX"}
     return f.encode(f.to_json(f.struct(*[quoted(name) for name in names]), how), "UTF-8")
 
@@ -100,7 +100,7 @@ def value_bytes(frame: DataFrame) -> Column:
 
 
 def key_bytes(names: Sequence[str]) -> Column:
-    """A key for a record of these columns: of one the text of it, of several a JSON object, of none no key."""
+    """A record key from these columns: the text of a single column, a JSON object of several, or null for none."""
     from pyspark.sql import functions as f
 
     if not names:
@@ -111,7 +111,7 @@ def key_bytes(names: Sequence[str]) -> Column:
 
 
 def moment(sql: str) -> Column:
-    """A point in time of any expression that can be one."""
+    """The expression as a timestamp."""
     from pyspark.sql import functions as f
 
     return f.expr(sql).cast("timestamp")

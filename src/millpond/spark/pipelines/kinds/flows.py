@@ -1,7 +1,7 @@
-"""Jobs that are one flow: rows are transformed and written to one sink, as in most kinds.
+"""Jobs with a single flow, as in most kinds: rows are transformed and written to one sink.
 
 The shape is a pure function of a frame, streaming or not; the sink is a format and its options. A run starts them as
-a streaming query, `declarative` hands the same two to Spark Declarative Pipelines.
+a streaming query; `declarative` passes the same two to Spark Declarative Pipelines.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Sink:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The keys of everything that writes a table."""
+    """The keys that all jobs writing to a table share."""
 
     partition_by: tuple[str, ...] = value("Columns that the table's folders are made of.", NAMES, ())
     compact_every: int = value("Join small files after so many batches; 0 is never.", whole(0, 1_000_000), 50)
@@ -75,7 +75,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class To(Table):
-    """Where the results of a job go: a table or a topic."""
+    """The target of a job's results: a table or a topic."""
 
     table: str = value("The table, as a folder or an address.", PATH, "")
     topic: str = value("The topic. Rows become JSON, unless they have a binary column `value`.", NAME, "")
@@ -95,7 +95,7 @@ class To(Table):
         return Sink(TOPICS, topic_options(cluster, self.topic, self.delivery) | self.options)
 
     def key_column(self, columns: Sequence[str]) -> Column:
-        """The key as declared, or of these columns."""
+        """The declared key, or a key made of these columns."""
         from pyspark.sql import functions as f
 
         return f.encode(f.expr(self.key).cast("string"), "UTF-8") if self.key else key_bytes(columns)
@@ -130,15 +130,15 @@ def topic_options(cluster: Mapping[str, str], topic: str, delivery: str) -> dict
 
 
 class Flow(Job, ABC):
-    """A job of one shape and one sink."""
+    """A job with one shape and one sink."""
 
     @abstractmethod
     def shape(self, frame: DataFrame) -> DataFrame:
-        """The rows that the sink is given."""
+        """The rows for the sink."""
 
     @abstractmethod
     def sink(self, cluster: Mapping[str, str]) -> Sink:
-        """Where they go; `cluster` has the `kafka.*` options of the source's cluster."""
+        """The sink of the rows; `cluster` has the `kafka.*` options of the source's cluster."""
 
     def source(self, context: Context) -> DataFrame:
         """The stream that the job reads."""
@@ -151,7 +151,7 @@ def plan(context: Context, job: Flow) -> Plan:
 
 
 def writer(frame: DataFrame, sink: Sink) -> DataStreamWriter:
-    # Over Connect nothing is looked at before somebody asks.
+    # Spark Connect analyzes a frame only on demand: force it now.
     assert frame.columns is not None
     if sink.mode == "append":
         return frame.writeStream.format(sink.format).options(**sink.options).outputMode("append")
@@ -161,9 +161,9 @@ def writer(frame: DataFrame, sink: Sink) -> DataStreamWriter:
 
 
 def write_batch(batch: DataFrame, number: int, sink: Sink) -> None:
-    """One batch of a stream, written by itself and once: the sink leaves out what it has under this number.
+    """Write one batch of a stream separately and once: the sink skips a batch number that it has already.
 
-    Sinks written in Python take only appended rows from a stream (as of Spark 4.3), so what updates comes this way.
+    Python sinks accept only appended rows from a stream (as of Spark 4.3), so updates are written this way.
     """
     once = _once(batch.sparkSession, number, sink)
     batch.write.format(sink.format).options(**sink.options, **once).mode("append").save()

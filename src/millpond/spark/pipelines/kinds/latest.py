@@ -1,4 +1,4 @@
-"""latest: a compacted topic as a table of what holds now, one row for each key: the read model of CQRS.
+"""latest: a compacted topic as a table of the current values, one row for each key: the read model of CQRS.
 
 The last record of a key is the one with the highest offset in its partition. A record without a value (a tombstone)
 deletes the row of its key. Records without a key, and those that did not parse, change nothing and are counted.
@@ -67,7 +67,7 @@ class Latest(Table, Flow):
 
 
 def changes(frame: DataFrame, job: Latest) -> DataFrame:
-    """One row for each record: the columns of its key, what it says, and whether it deletes."""
+    """One row for each record: its key columns, its content, and whether it is a delete."""
     from pyspark.sql import functions as f
 
     need_columns(frame, job.order_by, "[latest] order_by")
@@ -91,7 +91,7 @@ def changes(frame: DataFrame, job: Latest) -> DataFrame:
 
 
 def is_tombstone(frame: DataFrame) -> Column:
-    """The record had no value. Where its bytes are not at hand, that nothing in it has a value."""
+    """Whether the record has no value; if its bytes are not available, whether all content columns are null."""
     from pyspark.sql import functions as f
 
     name = bytes_column(frame)

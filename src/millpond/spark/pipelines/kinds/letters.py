@@ -1,4 +1,4 @@
-"""Dead letters of a frame: the headers of `millpond.client.dead_letters`, made by Spark itself, column by column."""
+"""Dead letters from a frame: the headers of `millpond.client.dead_letters` as Spark column expressions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""quality: rows that keep all rules go on, to a table or a topic; those that break one are counted and go to the dead
-letters, with the names of the broken rules, where `millpond dlq` finds them.
+"""quality: writes rows that satisfy all rules to a table or a topic; rows that break one are counted and go to the
+dead letters with the names of the broken rules, where `millpond dlq` finds them.
 
-A rule is a condition in SQL that must be true: null is not. A record that did not parse (bad_records = "null") breaks
-the rule `parses`.
+A rule is a SQL condition that must be true; null is not true. A record that did not parse (bad_records = "null")
+breaks the rule `parses`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RULE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
 @dataclass(frozen=True, kw_only=True)
 class Quality(Flow):
-    """Rows are checked; bad ones go to the dead letters."""
+    """Checks rows, and sends bad ones to the dead letters."""
 
     kind = "quality"
 
@@ -81,12 +81,12 @@ class Quality(Flow):
         return self.to is not None and bool(self.to.table)
 
     def shape(self, frame: DataFrame) -> DataFrame:
-        """As records for the topic sink, good and bad in one stream; before they are split, with `_broken`."""
+        """Records for the topic sink, good and bad in one stream; or, if `splits`, rows with `_broken`."""
         rows = checked(frame, self)
         return rows if self.splits else routed(rows, self)
 
     def sink(self, cluster: Mapping[str, str]) -> Sink:
-        """Of all rows when they go to topics; otherwise of the good ones."""
+        """The sink of all rows if they go to topics, otherwise that of the good ones."""
         if self.to is not None and self.to.table:
             return self.to.sink(cluster)
         further = self.to.options if self.to is not None else {}
@@ -127,8 +127,8 @@ def bad_records(rows: DataFrame, job: Quality) -> DataFrame:
 
 
 def routed(rows: DataFrame, job: Quality) -> DataFrame:
-    """Every row as a record with the topic it belongs to: the good ones as they were, the bad ones as dead letters.
-    Without a topic for good rows, the bad ones alone."""
+    """Every row as a record with its target topic: good ones unchanged, bad ones as dead letters. Without a topic for
+    good rows, only the bad ones."""
     from pyspark.sql import functions as f
 
     need_columns(rows, NEEDED, "[quality] keep them in the transforms (select *, …)")

@@ -1,8 +1,8 @@
-"""replay: a table or a time range of a topic, sent to a topic again, in order and at a given rate.
+"""replay: sends a table or a time range of a topic to a topic again, in order and at a given rate.
 
-What an archive keeps of a record is restored: key, value, headers and time; of parsed columns the value is made as
-JSON. Records go out in slices, one after another, each of them once even if the run is killed: a run that is started
-again goes on with the slice at which the last one was. Within a key the order is kept.
+Restores what an archive keeps of a record: key, value, headers and timestamp. The value of parsed columns is written
+as JSON. Records are sent in slices, one after another, each exactly once even if the run is killed: the next run
+continues with the slice where the last one stopped. The order within a key is kept.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SLICE_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(Job):
-    """A table or a time range, sent again."""
+    """Sends a table or a time range again."""
 
     kind = "replay"
     reads_source = False
@@ -82,7 +82,7 @@ class Replay(Job):
 
     @property
     def slice_rows(self) -> int:
-        """How many records go out at once."""
+        """Records per slice."""
         return max(1, min(self.batch, round(self.rate * SLICE_SECONDS))) if self.rate else self.batch
 
     def cluster(self, context: Context) -> dict[str, str]:
@@ -106,7 +106,7 @@ def chosen(frame: DataFrame, job: Replay) -> DataFrame:
 
 
 def order_columns(frame: DataFrame, job: Replay) -> list[Column]:
-    """What the rows of one key are ordered by."""
+    """The columns that order the rows of one key."""
     from pyspark.sql import functions as f
 
     by_log = [name for name in (TOPIC, PARTITION, OFFSET) if name in frame.columns]
@@ -149,6 +149,6 @@ def _value(frame: DataFrame, job: Replay) -> Column:
     names = list(job.columns) or [name for name in content_columns(frame.columns) if name not in CALENDAR]
     if not names:
         raise DeclarationError("[replay] the table has no column to make a value of")
-    # A tombstone was archived as a row of nulls, and is one again.
+    # A tombstone was archived as a row of nulls, and becomes a tombstone again.
     is_empty = f.coalesce(*[f.col(quoted(name)).cast("string") for name in names]).isNull()
     return f.when(~is_empty, as_json(names, "SSSSSS"))

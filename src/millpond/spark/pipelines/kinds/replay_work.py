@@ -1,7 +1,7 @@
-"""How a replay runs: what is replayed is pinned down first, cut into slices, and sent slice by slice.
+"""Runs a replay: fixes its input, cuts it into slices, and sends them one by one.
 
-A file beside the checkpoint says what was pinned and how many slices are sent. Every slice has a number, and the sink
-leaves out a number that it has already: after a crash between the two nothing is sent twice.
+A file beside the checkpoint stores the input and the number of slices sent. Every slice has a number, and the sink
+skips numbers that it has already: a crash after sending a slice and before updating the file duplicates nothing.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Pace:
             return 0.0
         due = self.begun_at + self.sent / self.rate
         if now > due + 1:
-            # A stall is not made up for by a burst.
+            # Do not make up for a stall with a burst.
             self.begun_at += now - due - 1
         return max(0.0, due - now)
 
@@ -108,12 +108,12 @@ class ReplayWork:
 
     @property
     def file(self) -> Path:
-        # The slices are counted on this machine, even when the checkpoint is far away.
+        # The file is local even if the checkpoint is remote.
         return job_folder(self.context.checkpoint, self.context.pipeline, self.job) / "replay.json"
 
     def run(self, report: Report) -> None:
-        # A thread of its own has no active session in the JVM, and without one Spark does not find our sink by its
-        # name. Making a frame from Python makes its session the active one.
+        # A new thread has no active session in the JVM, and without one Spark does not find our sink by name.
+        # Creating a frame from Python activates its session.
         self.context.spark.createDataFrame([], "nothing int")
         progress = self.begin()
         if progress.sent and progress.sent == progress.slices:
@@ -202,13 +202,13 @@ def slice_count(rows: int, slice_rows: int) -> int:
 
 
 def with_slices(rows: DataFrame, job: Replay, slice_rows: int) -> tuple[DataFrame, int]:
-    """The rows with the number of the slice that each goes out in, and how many slices there are. The same rows are
-    cut in the same way every time."""
+    """The rows with their slice numbers, and the number of slices. Deterministic: the same rows get the same
+    slices."""
     return _by_offset(rows, slice_rows) if job.order == "offset" else _by_time(rows, job, slice_rows)
 
 
 def _by_offset(rows: DataFrame, slice_rows: int) -> tuple[DataFrame, int]:
-    """Each partition is cut into as many slices as all, so that partitions go side by side and end together."""
+    """Every partition is cut into the total number of slices, so that all partitions advance and end together."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -221,7 +221,7 @@ def _by_offset(rows: DataFrame, slice_rows: int) -> tuple[DataFrame, int]:
 
 
 def _by_time(rows: DataFrame, job: Replay, slice_rows: int) -> tuple[DataFrame, int]:
-    """The time is cut into short steps, and those that follow each other are joined to slices."""
+    """Cut the time range into short steps, and join consecutive steps into slices."""
     from pyspark.sql import functions as f
 
     micros = f.unix_micros(moment(job.time))
@@ -232,7 +232,7 @@ def _by_time(rows: DataFrame, job: Replay, slice_rows: int) -> tuple[DataFrame, 
         return rows.withColumn(SLICE, f.lit(0)), min(1, span["rows"])
     steps = STEPS_PER_SLICE * slice_count(span["rows"], slice_rows)
     width = -(-(span["last"] - span["first"] + 1) // steps)
-    # A row without a time goes first: nothing says what it is behind.
+    # Rows without a time go first: their place in the order is unknown.
     stepped = rows.withColumn(
         STEP, f.expr(f"coalesce(unix_micros(cast({job.time} as timestamp)) - {span['first']}, 0) div {width}")
     )
@@ -243,8 +243,8 @@ def _by_time(rows: DataFrame, job: Replay, slice_rows: int) -> tuple[DataFrame, 
 
 
 def joined_steps(counts: Mapping[int, int], slice_rows: int) -> dict[int, int]:
-    """The slice of every step: steps are joined while they fit together. A step that alone is too large stays whole,
-    because within it nothing is known of the order."""
+    """The slice of every step: consecutive steps are joined up to `slice_rows`. A larger step stays whole, because
+    the order within it is unknown."""
     slices: dict[int, int] = {}
     number, rows = 0, 0
     for step in sorted(counts):
@@ -256,7 +256,7 @@ def joined_steps(counts: Mapping[int, int], slice_rows: int) -> dict[int, int]:
 
 
 def in_order(rows: DataFrame, job: Replay, tasks: int) -> DataFrame:
-    """The records, those of one key (or partition) in one task and in their order there."""
+    """The records; those of one key (or partition) are in one task, in order."""
     order = {f"_order_{number}": each for number, each in enumerate(order_columns(rows, job))}
     records = restored(rows, job, [each.alias(name) for name, each in order.items()])
     together = "partition" if job.partitions == "same" else "key"

@@ -1,4 +1,4 @@
-"""The columns of a session, and its measures where its state is our own: kept event by event."""
+"""The columns of a session, and the measures of sessions with our own state, which are updated event by event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDS: Final = ("count", "sum", "min", "max", "first", "last")
 
 @dataclass(frozen=True)
 class Fold:
-    """A measure that is kept event by event: what of each event, and how it is put together."""
+    """A measure that is updated event by event: its input expression and its aggregate function."""
 
     name: str
     how: str
@@ -28,7 +28,7 @@ _FOLD: Final = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 
 
 def read_folds(measures: Mapping[str, str]) -> tuple[Fold, ...]:
-    """The measures as folds; with a state of our own no others can be kept."""
+    """The measures as folds; sessions with our own state support no others."""
     folds: list[Fold] = []
     for name, sql in measures.items():
         call = _FOLD.fullmatch(sql)
@@ -43,7 +43,7 @@ def read_folds(measures: Mapping[str, str]) -> tuple[Fold, ...]:
 
 
 def _is_one_argument(text: str) -> bool:
-    """Whether the parenthesis that ends the text is the one that began it: `a) + sum(b` is no argument."""
+    """Whether the text between the first and the last parenthesis is balanced: `a) + sum(b` is not an argument."""
     depth = 0
     for sign in re.sub(r"'[^']*'", "", text):
         depth += (sign == "(") - (sign == ")")

@@ -1,5 +1,5 @@
-"""The state of sessions that end by more than a gap: events wait until the watermark has passed them, then they are
-taken in the order of their time. So the sessions are the same in whatever order the events arrived.
+"""The state of sessions that not only a gap ends: events are buffered until the watermark has passed them, then
+processed in event-time order. The sessions are therefore independent of the order of arrival.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 Event: TypeAlias = tuple[Any, ...]
-"""When (microseconds), whether it ends the session, and what the measures take of it."""
+"""Time (microseconds), whether it ends the session, and the inputs of the measures."""
 Session: TypeAlias = tuple[Any, ...]
-"""First and last time (microseconds), how many events, and the measures so far."""
+"""First and last time (microseconds), number of events, and the measures so far."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """When a session ends, and how its measures are put together."""
+    """When a session ends, and how its measures are aggregated."""
 
     gap_us: int
     longest_us: int | None
     hows: tuple[str, ...]
 
     def take(self, session: Session | None, events: Sequence[Event]) -> tuple[Session | None, list[Session]]:
-        """Events in the order of their time: the session that is open afterwards, and those that have ended."""
+        """Process events in event-time order; return the session that is still open, and those that have ended."""
         ended: list[Session] = []
         for event in events:
-            # Spark's own windows take an event that comes just when the gap is over, and so do these.
+            # As in Spark's session windows, an event exactly at the end of the gap still belongs to the session.
             if session is not None and event[0] > self.end_us(session):
                 ended.append(session)
                 session = None
@@ -51,7 +51,7 @@ class Rules:
         return session, ended
 
     def end_us(self, session: Session) -> int:
-        """The last moment at which something may still belong to it."""
+        """The latest time of an event that still belongs to the session."""
         by_gap: int = session[1] + self.gap_us
         return by_gap if self.longest_us is None else min(by_gap, session[0] + self.longest_us)
 
@@ -68,7 +68,7 @@ def _begun(how: str, given: Any) -> Any:
 
 
 def _folded(how: str, so_far: Any, given: Any) -> Any:
-    """As in SQL, a null counts for nothing; but the first and the last event are what they are."""
+    """As in SQL, nulls are ignored, except by first and last."""
     match how:
         case "first":
             return so_far
@@ -82,14 +82,14 @@ def _folded(how: str, so_far: Any, given: Any) -> Any:
 
 
 class Keeper(StatefulProcessor):
-    """Keeps the sessions of one key: events that wait for the watermark, and the session that is open."""
+    """The session state of one key: the events that wait for the watermark, and the open session."""
 
     def __init__(self, rules: Rules, event_schema: StructType, session_schema: StructType, names: list[str]) -> None:
         self.rules = rules
         self.event_schema = event_schema
         self.session_schema = session_schema
         self.names = names
-        """Of the columns that go out."""
+        """The names of the output columns."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.handle = handle
@@ -99,7 +99,7 @@ class Keeper(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         width = len(self.event_schema)
-        # The row ends in the columns of the event, behind the key and the time.
+        # The columns of the event are the last ones, after the key and the time.
         events = [tuple(row)[-width:] for row in rows]
         self.waiting.appendList(events)
         self._wake_at(min(event[0] for event in events))
@@ -131,7 +131,7 @@ class Keeper(StatefulProcessor):
             self.open.clear()
 
     def _wake_at(self, time_us: int) -> None:
-        """One timer for each key, the earliest that is needed."""
+        """Each key has one timer, set to the earliest time needed."""
         due_ms = -(-time_us // 1000)
         known = self.timer.get()
         if known is not None and known[0] <= due_ms:
@@ -178,7 +178,7 @@ def keep_sessions(
 
 
 def _kept(fold: Fold, part: StructField) -> StructField:
-    """The type of a measure: sums and counts outgrow the type of what is summed."""
+    """The type of a measure: a sum or count may exceed the type of its input."""
     kind = part.dataType
     if fold.how == "count" or (fold.how == "sum" and isinstance(kind, IntegralType)):
         kind = LongType()

@@ -1,8 +1,8 @@
-"""sessions: the events of a key that follow each other within a gap, as one row: start, end, events and measures.
+"""sessions: one row for the events of a key that follow each other within a gap: start, end, events and measures.
 
-Where the gap alone ends a session, Spark's own session windows do it, and measures are any aggregates of SQL. With
-`ends_when` or `longest` the state is our own (`session_state`), and a measure is one of count, sum, min, max, first
-and last. Either way a session is written once, when the watermark has passed its end.
+If only the gap ends a session, Spark's session windows are used, and measures can be any SQL aggregates. With
+`ends_when` or `longest` the job keeps its own state (`session_state`), and measures are limited to count, sum, min,
+max, first and last. Either way a session is written once, when the watermark has passed its end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sessions(Flow):
-    """Events of a key that follow each other closely, as one."""
+    """One row per session of a key."""
 
     kind = "sessions"
 
@@ -87,7 +87,7 @@ def sessions(frame: DataFrame, job: Sessions) -> DataFrame:
 
 
 def kept_sessions(frame: DataFrame, job: Sessions) -> DataFrame:
-    """The same by a state of our own."""
+    """The same with our own state."""
     from millpond.spark.pipelines.kinds.session_state import keep_sessions
 
     return keep_sessions(

@@ -1,7 +1,8 @@
-"""skew: records and bytes by partition, the hottest keys, and how the load would lie with other keys and counts.
+"""skew: records and bytes by partition, the hottest keys, and the predicted load with other keys and partition
+counts.
 
-Reads a range of the topics (a batch), and tells what it found: as figures of the job, and as `skew.json` beside its
-checkpoint. With a trigger other than "available_now" it looks again and again.
+Reads a range of the topics as a batch, and reports the result as figures of the job and in `skew.json` beside its
+checkpoint. With a trigger other than "available_now" it repeats this periodically.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NO_KEY: Final = -1
-"""Where a record without a key would be."""
+"""The predicted partition of a record without a key."""
 
 FILE: Final = "skew.json"
 COUNTS_MAX: Final = 32
@@ -58,7 +59,7 @@ def _counts(given: Any) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Skew(Job):
-    """How evenly the partitions of the source's topics are loaded, and why not."""
+    """Reports how evenly the partitions of the source's topics are loaded, and the causes of skew."""
 
     kind = "skew"
 
@@ -86,8 +87,8 @@ class Skew(Job):
 
 
 def measure(frame: DataFrame, job: Skew, topic: str, partitions: int = 0) -> Report:
-    """The balance of one topic's records, of a frame with the columns of a raw archive. `partitions` is how many it
-    has; without it, as many as have been seen."""
+    """Measure the balance of one topic, from a frame with the columns of a raw archive. `partitions` is the topic's
+    partition count; by default, the highest partition seen determines it."""
     from pyspark.sql import functions as f
 
     size = f.coalesce(f.length("value"), f.lit(0)) + f.coalesce(f.length(KEY), f.lit(0))
@@ -117,7 +118,7 @@ def measure(frame: DataFrame, job: Skew, topic: str, partitions: int = 0) -> Rep
 
 
 def with_partitions(keyed: DataFrame, counts: Sequence[int]) -> DataFrame:
-    """Keys with the partition that each would be in, for each of these counts; -1 for no key."""
+    """Keys with their predicted partition for each of these counts; -1 for no key."""
     from pyspark.sql.types import ArrayType, IntegerType, StructType
 
     schema = StructType([*keyed.schema.fields]).add("tried_partitions", ArrayType(IntegerType()))
@@ -141,7 +142,7 @@ def _with_partitions(batch: pa.RecordBatch, counts: Sequence[int]) -> pa.RecordB
     rows = batch.num_rows
     answers = [pa.py_buffer(key_partitions(column, rows, count)) for count in counts]
     by_count = [pa.Array.from_buffers(pa.int32(), rows, [None, answer]) for answer in answers]
-    # One list for each row: the answers for all counts side by side.
+    # One list for each row, with a partition for each count.
     width = len(counts)
     flat = pa.concat_arrays(by_count).take(pa.array([at * rows + row for row in range(rows) for at in range(width)]))
     starts = pa.array(range(0, rows * width + 1, width), pa.int32())
@@ -160,8 +161,8 @@ def _hottest(keyed_rows: DataFrame, top: int) -> tuple[HotKey, ...]:
 
 
 def _followed(keyed_rows: DataFrame, count: int) -> tuple[int, dict[str, float]]:
-    """How many keys there are, and the share of their records that is where murmur2 (the default of Java's clients
-    and ours) or crc32 (that of librdkafka) puts them."""
+    """The number of keys, and the share of their records in the partition that murmur2 (the default of Java clients
+    and ours) or crc32 (that of librdkafka) assigns."""
     from pyspark.sql import functions as f
 
     here = f.col(PARTITION)
@@ -181,7 +182,7 @@ def _predictions(name: str, keyed_rows: DataFrame, counts: Sequence[int]) -> Ite
         for row in exploded.groupBy("tried", "index").agg(f.sum("bytes").alias("bytes")).collect()
     }
     for tried, count in enumerate(counts):
-        # Clients spread what has no key evenly.
+        # Clients spread records without a key evenly.
         keyless = loads.get((tried, NO_KEY), 0) // count
         yield Prediction(name, count, tuple(loads.get((tried, at), 0) + keyless for at in range(count)))
 
@@ -250,7 +251,7 @@ def _told(context: Context, report: Report) -> Report:
 
 
 def last_reports(pipeline: Declaration, job: Skew) -> list[Report]:
-    """What the last look of a job found, one report for each topic; nothing if it has not looked yet."""
+    """The reports of a job's last measurement, one for each topic; empty if there is none yet."""
     path = job_folder(f"{pipeline.checkpoint}/jobs/{job.name}", pipeline, job) / FILE
     return [Report.from_object(each) for each in json.loads(path.read_text())] if path.exists() else []
 
