@@ -3,7 +3,7 @@
 4 isolation level · 5 log start offset · 7 fetch sessions · 9 leader epoch check · 10 zstd · 11 rack · 12 flexible,
 diverging epoch · 13 topic ids · 15 replica state · 16 node endpoints · 17 directory id · 18 high watermark.
 A follower, which sends its replica id and from version 15 its broker epoch, reads to the end of the log, and its
-fetch offset tells the leader how far it has replicated (`fetch.replica_sessions`). A consumer reads what is committed
+fetch offset shows the leader how far it has replicated (`fetch.replica_sessions`). A consumer reads what is committed
 (`fetch.consumer_fetch`). The leader redirects a consumer that names its rack to a replica in that rack (KIP-392),
 which serves what it knows to be committed; a replica that is out of sync or behind answers OFFSET_NOT_AVAILABLE, and
 the client returns to the leader.

@@ -58,7 +58,7 @@ SLICE_TOPICS: Final = 100
 logged."""
 
 CREATION_WAIT_MS: Final = 3_000
-"""How long a client waits for auto-creation. The same response tells it of other nodes, and this node may be cut off
+"""How long a client waits for auto-creation. The same response lists the other nodes, and this node may be cut off
 from the controller."""
 
 

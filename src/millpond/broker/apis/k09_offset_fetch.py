@@ -6,7 +6,7 @@ change · 8 several groups at once · 9 member epochs of the new protocol · 10 
 librdkafka sends this once per assignment. After NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE it looks for the
 coordinator but never sends it again: its consumer keeps partitions that it does not read, until the next rebalance.
 Its admin client crashes on these codes (its issue 5040). COORDINATOR_LOAD_IN_PROGRESS makes it retry, but on the same
-node: only a member's heartbeats would tell it of another, and consumers with manual assignments send none. So a retry
+node: only a member's heartbeats would reveal another, and consumers with manual assignments send none. So a retry
 is answered KAFKA_STORAGE_ERROR, after which librdkafka does find the coordinator and asks there. Only consumers
 retry.
 """

@@ -64,11 +64,11 @@ class _RequestedPartition:
     start_offset: int
     bytes_max: int
     partition: Partition | None = None
-    """The one that is watched."""
+    """The partition being watched."""
     sent_high_watermark: int = -1
     sent_start_offset: int = -1
     is_consistent: bool = False
-    """Whether the follower's log is a prefix of ours: then its fetch offset tells how far it has replicated."""
+    """Whether the follower's log is a prefix of ours: then its fetch offset shows how far it has replicated."""
     is_sent: bool = False
     """Whether it has been sent records, so that its next request is due."""
     is_warm: bool = False

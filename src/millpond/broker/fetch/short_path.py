@@ -142,7 +142,7 @@ def _read(
     bytes_max: int,
     partition: Partition,
 ) -> tuple[PartitionRead, list[ReplyPart]] | None:
-    """What there is to read; None if the fetch has to be refused, needs the disk or has aborted transactions."""
+    """Read what is available; None if the fetch has to be refused, needs the disk or has aborted transactions."""
     if not partition.is_leader or (position.leader_epoch != -1 and position.leader_epoch != partition.leader_epoch):
         return None
     access = source.access

@@ -44,7 +44,7 @@ class Call:
     named_twice: Container[tuple[UUID, str, int]] | None = None
     """The partitions that a Produce request names more than once, if this is only a piece of it."""
     requested_partitions: dict[Any, Any] | None = None
-    """The partitions of a Fetch request, if it names so many that they were looked up in steps."""
+    """The partitions of a large Fetch request, if they were looked up in steps."""
     lookup_budget: LookupBudget | None = None
     """The remaining cost limit of a ListOffsets request's lookups, for all of its pieces together."""
     is_piece: bool = False

@@ -400,7 +400,7 @@ class Connection:
         return self._reader.lasting(frame)
 
     def _end_early(self) -> None:
-        """Continue with the requests after one that was kept."""
+        """Continue with the requests after a kept one."""
         if self._open:
             self._early_bytes = 0
             self._note_held(self._reader.held_bytes, 0)

@@ -40,7 +40,7 @@ CALENDAR: Final[Mapping[str, str]] = {
     "date": "",
     "hour": "yyyy-MM-dd-HH",
 }
-"""Partition columns derived from the time, and their formats."""
+"""Partition columns derived from the time, and their formats; `date` is a date column."""
 
 
 @dataclass(frozen=True, kw_only=True)

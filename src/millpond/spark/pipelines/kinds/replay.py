@@ -1,8 +1,8 @@
 """replay: sends a table or a time range of a topic to a topic again, in order and at a given rate.
 
 Restores what an archive keeps of a record: key, value, headers and timestamp. The value of parsed columns is written
-as JSON. Records are sent in slices, one after another, each exactly once even if the run is killed: the next run
-continues with the slice where the last one stopped. The order within a key is kept.
+as JSON. Records are sent in slices, one after another, by default each exactly once even if the run is killed: the
+next run continues with the slice where the last one stopped. The order within a key is kept.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Runs a replay: fixes its input, cuts it into slices, and sends them one by one.
 
-A file beside the checkpoint stores the input and the number of slices sent. Every slice has a number, and the sink
-skips numbers that it has already: a crash after sending a slice and before updating the file duplicates nothing.
+A file beside the checkpoint stores the input and the number of slices sent. Every slice has a number, and with
+exactly_once the sink skips numbers that it has already: a crash between sending a slice and updating the file
+duplicates nothing.
 """
 
 from __future__ import annotations
