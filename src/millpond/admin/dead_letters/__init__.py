@@ -1,1 +1,1 @@
-"""Dead letters: finds, reads, redrives and purges them."""
+"""Find, read, redrive and purge dead letters."""

@@ -1,4 +1,4 @@
-"""One dead letter, the topic that it is in, and which letters are meant."""
+"""Dead letters, the topics that hold them, and the filter that selects them."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from millpond.remote.reader import first_records, read_records
 from millpond.wire.records import Record
 
 REDRIVEN_ENDING: Final = ".redriven"
-"""Beside a dead-letter topic, the topic that says which of its letters were redriven."""
+"""Suffix of the topic that records which letters of a dead-letter topic were redriven."""
 
 INTERNAL: Final = "__"
 PARTITIONS_PEEKED_MAX: Final = 500
-"""So many partitions of topics with other names are looked into."""
+"""Limit on partitions whose first record is checked in topics not named as dead-letter topics."""
 
 Progress = Callable[[int, int], None]
-"""Hears how many offsets of how many have been looked at: of 0 while that is not known.
+"""Called with the offsets read so far and the total; the total is 0 until it is known.
 
-What it raises ends the look.
+An exception that it raises stops the read.
 """
 
 
 def unheard(looked: int, total: int) -> None:
-    """For who does not want to know."""
+    """Ignore progress."""
 
 
 def beginning(bounds: Mapping[TopicPartition, Bounds], progress: Progress) -> Callable[[], bool]:
-    """For what is read before the letters: there is time for all of it, unless `progress` ends it."""
+    """An `is_up` for reads that precede the letters: no time limit, but `progress` can stop it by raising."""
     total = sum(max(0, bound.end - bound.start) for bound in bounds.values())
 
     def hear() -> bool:
@@ -51,7 +51,7 @@ def beginning(bounds: Mapping[TopicPartition, Bounds], progress: Progress) -> Ca
 
 
 class LetterId(NamedTuple):
-    """A letter within its topic."""
+    """Partition and offset of a letter."""
 
     partition: int
     offset: int
@@ -72,7 +72,7 @@ class Letter:
 
     @cached_property
     def facts(self) -> DeadLetter | None:
-        """What its headers say; None if no worker put it there."""
+        """The decoded dead-letter headers; None if no worker wrote this record."""
         try:
             return read_dead_letter(self.message)
         except DecodeFailed:
@@ -85,14 +85,14 @@ class Letter:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which letters are meant. What is empty or None does not restrict; the rest must all hold."""
+    """Selects letters. Empty or None fields match everything; the others must all match."""
 
     errors: frozenset[str] = frozenset()
-    """Types of errors, whole, without their module, or by the name under which they are counted."""
+    """Error types: fully qualified, without the module, or by the shortened name they are counted under."""
     keys: frozenset[bytes] = frozenset()
     since_ms: int | None = None
     until_ms: int | None = None
-    """When the letter was written; the end does not belong to it."""
+    """Exclusive upper bound on the letter's timestamp."""
     ids: frozenset[LetterId] = frozenset()
 
     def takes(self, letter: Letter) -> bool:
@@ -107,27 +107,27 @@ class Filter:
 
     @property
     def is_open(self) -> bool:
-        """Whether every letter is meant."""
+        """Whether the filter matches every letter."""
         return self == Filter()
 
     def _names(self, error_type: str) -> bool:
-        # Nobody may be found by an empty name: letters that name no error have one of ours.
+        # An empty name must match nothing: letters without an error type match UNKNOWN instead.
         names = {error_type, error_type.rpartition(".")[2], short_name(error_type)} - {""}
         return not self.errors.isdisjoint(names or {UNKNOWN})
 
 
 class LetterTopic:
-    """A topic that is known to hold dead letters: by its name, or by the headers of every record in it."""
+    """A topic that holds dead letters, recognised by its name or by the headers of every record in it."""
 
     def __init__(self, cluster: Cluster, info: TopicInfo, bounds: Mapping[TopicPartition, Bounds]) -> None:
         self.cluster = cluster
         self.info = info
         self.bounds = bounds
-        """Where each partition begins, and where what is committed ends."""
+        """Start offset and last stable offset of each partition that has a leader."""
 
     @classmethod
     def find(cls, cluster: Cluster, name: str, is_up: Callable[[], bool] = lambda: False) -> LetterTopic:
-        """The topic of this name; NotDeadLetters if it is not one of dead letters."""
+        """Look up the topic; raises NotDeadLetters if it does not hold dead letters."""
         known = cluster.topics()
         if name not in known:
             raise unknown_topic(name, known)
@@ -138,7 +138,7 @@ class LetterTopic:
         return topic
 
     def check(self, known: Container[str], is_up: Callable[[], bool]) -> None:
-        """NotDeadLetters if neither its name nor what is in it says so; `known` are the names of all topics."""
+        """Raise NotDeadLetters if neither the name nor the contents say so; `known` holds all topic names."""
         if self.is_named_so or list(self.edges(is_up)) or marks_topic(self.name) in known:
             return
         if is_up():
@@ -156,21 +156,21 @@ class LetterTopic:
 
     @property
     def leaderless(self) -> tuple[int, ...]:
-        """Partitions that nobody leads: what is in them cannot be known now. They have no bounds."""
+        """Partitions without a leader. They cannot be read now and have no bounds."""
         return tuple(sorted(set(self.info.partitions) - {each.partition for each in self.bounds}))
 
     def is_held_back(self) -> bool:
-        """Whether there is something that an open transaction keeps from being read."""
+        """Whether an open transaction holds back records (the LSO is below the high watermark)."""
         ends = offsets.latest(self.cluster, self.bounds)
         return any(ends[each] > bound.end for each, bound in self.bounds.items())
 
     def narrowed(self, wanted: Filter) -> dict[TopicPartition, Bounds]:
-        """The part of each partition outside of which the filter takes nothing."""
+        """The bounds of each partition, narrowed to where the filter can match."""
         bounds = dict(self.bounds)
         if wanted.ids:
             bounds = {each: _around(bound, each.partition, wanted.ids) for each, bound in bounds.items()}
         if wanted.since_ms is not None:
-            # Everything before the first record that is young enough is too old, in whatever order they were stamped.
+            # Every record before the first one at or after `since_ms` is too old, whatever the order of timestamps.
             firsts = offsets.at_times(self.cluster, dict.fromkeys(bounds, wanted.since_ms))
             bounds = {
                 each: Bounds(bound.end if (at := firsts[each]) is None else max(bound.start, at), bound.end)
@@ -184,12 +184,12 @@ class LetterTopic:
         progress: Progress = unheard,
         is_up: Callable[[], bool] = lambda: False,
     ) -> Iterator[Letter]:
-        """Every committed letter within the bounds; in the log's order within a partition.
+        """Yield every committed letter within the bounds, in log order within a partition.
 
-        NotDeadLetters at the first record that is none, unless the topic's name says that it holds dead letters.
-        `progress`, and `is_up`, which ends it, are asked where there are only records that nobody is shown, too.
+        Raises NotDeadLetters at the first record that is not a dead letter, unless the topic's name says it holds
+        them. `progress` and `is_up`, which stops the read, are also called across stretches that yield no record.
         """
-        # Narrowed from both sides nothing may be left.
+        # Narrowing from both sides can leave an empty range.
         filled = {each: bound for each, bound in bounds.items() if bound.start < bound.end}
         before, total = 0, sum(bound.end - bound.start for bound in filled.values())
         is_ended = False
@@ -212,12 +212,12 @@ class LetterTopic:
         progress(before, total)
 
     def edges(self, is_up: Callable[[], bool]) -> Iterator[int]:
-        """When the first letter of each partition was written, and one from its end, as far as there is time.
+        """Yield the timestamps of the first and of one of the last letters of each partition, until time is up.
 
-        NotDeadLetters if a record there is none, unless the topic's name says that it holds dead letters.
+        Raises NotDeadLetters if such a record is not a dead letter, unless the topic's name says it holds them.
         """
         filled = {each: bound for each, bound in self.bounds.items() if bound.start < bound.end}
-        # What ends a transaction stands behind its records: the last offset may have no record.
+        # A transaction's end marker follows its records, so the last offset may hold no data record.
         for starts in (
             {each: bound.start for each, bound in filled.items()},
             {each: max(bound.start, bound.end - 2) for each, bound in filled.items()},
@@ -241,7 +241,7 @@ class LetterTopic:
 
 
 class _Edge(NamedTuple):
-    """A record at the beginning or the end of a partition, as far as it is looked at."""
+    """The fields needed of a record at the start or end of a partition."""
 
     offset: int
     timestamp_ms: int
@@ -254,9 +254,9 @@ def _edge(record: Record) -> _Edge:
 
 
 def find_letter_topics(cluster: Cluster, is_up: Callable[[], bool] = lambda: False) -> tuple[list[LetterTopic], int]:
-    """The dead-letter topics of a cluster, and how many partitions of others nobody has looked into.
+    """The dead-letter topics of a cluster, and how many partitions of other topics were not checked.
 
-    They were too many, or time was up.
+    Partitions are left out beyond PARTITIONS_PEEKED_MAX or when time is up.
     """
     known = cluster.topics()
     theirs = [name for name in sorted(known) if not name.startswith(INTERNAL)]
@@ -268,7 +268,7 @@ def find_letter_topics(cluster: Cluster, is_up: Callable[[], bool] = lambda: Fal
     starts = {each: bound.start for each, bound in bounds.items() if bound.start < bound.end}
     first = first_records(cluster, starts, _edge, isolation="read_committed", is_up=is_up)
     suspects |= {partition.topic for partition, edge in first.items() if edge.is_letter}
-    # All are asked for together: a question for each would take long where there are many.
+    # One request for all: a request per topic would be slow on a large cluster.
     inside = bounds_of(cluster, led_partitions(known[name] for name in sorted(suspects)), "read_committed")
     own: dict[str, dict[TopicPartition, Bounds]] = {name: {} for name in sorted(suspects)}
     for each, bound in inside.items():
@@ -289,7 +289,6 @@ def find_letter_topics(cluster: Cluster, is_up: Callable[[], bool] = lambda: Fal
 
 
 def marks_topic(name: str) -> str:
-    """The topic that says which letters of this one were redriven."""
     return name + REDRIVEN_ENDING
 
 

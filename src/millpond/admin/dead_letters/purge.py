@@ -1,4 +1,4 @@
-"""Cutting dead-letter topics from their beginning: first what would go, then the cut."""
+"""Delete the oldest records of dead-letter topics: plan first, then apply."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from millpond.remote.cluster import Cluster
 
 @dataclass(frozen=True, slots=True)
 class PurgePlan:
-    """What is to go: in each partition everything before an offset. What comes later is not meant."""
+    """Per partition, the offset before which everything is deleted. Later letters are not affected."""
 
     topic: str
     topic_id: UUID
     before: Mapping[TopicPartition, int]
     records: int
     waiting: int
-    """Letters among them that have not been redriven."""
+    """Letters to be deleted that have not been redriven."""
     leaderless: tuple[int, ...]
-    """Partitions that nobody leads: what is in them stays."""
+    """Partitions without a leader; nothing is deleted from them."""
 
 
 def plan_purge(
@@ -38,7 +38,7 @@ def plan_purge(
     only_redriven: bool = False,
     progress: Progress = unheard,
 ) -> PurgePlan:
-    """All letters that are there now; those written before a moment; those before the first that still waits."""
+    """Plan to delete all current letters, those written before a time, or those before the first unredriven one."""
     topic = LetterTopic.find(cluster, name, beginning({}, progress))
     redriven = read_redriven(topic, beginning(topic.bounds, progress))
     ends = {each: bound.end for each, bound in topic.bounds.items()}
@@ -47,7 +47,7 @@ def plan_purge(
         ends = {each: end if (at := firsts[each]) is None else min(at, end) for each, end in ends.items()}
     cut = dict(ends)
     records = waiting = 0
-    # Every record is looked at before any is deleted: one that is no dead letter stops it here.
+    # Check every record before deleting any: a record that is not a dead letter stops the purge here.
     inside = {each: Bounds(topic.bounds[each].start, end) for each, end in ends.items()}
     for letter in topic.letters(inside, progress):
         partition, offset = TopicPartition(name, letter.message.partition), letter.message.offset
@@ -60,7 +60,7 @@ def plan_purge(
 
 
 def apply_purge(cluster: Cluster, plan: PurgePlan) -> None:
-    """Just what the plan says, however old it is; Refused if the topic is another one of that name by now."""
+    """Apply exactly this plan, however old; Refused if the topic has been recreated since."""
     if find_topic(cluster, plan.topic).topic_id != plan.topic_id:
         raise Refused(
             f"{plan.topic} was deleted and made anew since its letters were counted: count them again. "

@@ -1,8 +1,8 @@
-"""Sending letters back to where they came from, each once, whatever interrupts it.
+"""Redrive dead letters to their source topics exactly once, across crashes and restarts.
 
-First everything that is meant is counted, then it is sent in transactions of a few hundred records. Each of them also
-writes which letters it sent (see `redriven.py`). Whatever kills the process, a transaction is there as a whole or not
-at all, and the next run, which ends what the last one left open, goes on exactly behind it.
+A redrive first counts the matching letters, then sends them in transactions of a few hundred records. Each
+transaction also writes which letters it sent (see `redriven.py`), so after a crash a batch is either fully visible
+and marked or not at all. The next run ends the transaction that the last one left open and continues right after it.
 """
 
 from __future__ import annotations
@@ -45,26 +45,26 @@ from millpond.wire.records import Record
 BATCH_BYTES_MAX: Final = 16_000_000
 TRANSACTION_SECONDS_MAX: Final = 60
 NAMED_MAX: Final = 10
-"""How many single letters a plan names before it only counts."""
+"""A plan lists at most this many individual letters; beyond that it only counts."""
 NAP_SECONDS: Final = 0.05
 
 
 class LetterFate(Enum):
-    """What a redrive does with a letter."""
+    """What a redrive does with one letter."""
 
     OTHER = auto()
-    """The filter does not mean it."""
+    """Not matched by the filter."""
     DONE = auto()
-    """It has been redriven before."""
+    """Already redriven."""
     HELD = auto()
-    """It has come back too often."""
+    """Redriven too often already."""
     HOMELESS = auto()
-    """Nobody says where it came from, or it cannot go there: such a topic is not there, or its value was left out."""
+    """Its source topic is unknown, missing or not a valid target, or its value was dropped."""
     SENT = auto()
 
 
 class Kept(Enum):
-    """A part of a letter that an edit leaves alone."""
+    """Sentinel for a part of a letter that an edit leaves unchanged."""
 
     AS_IT_WAS = auto()
 
@@ -74,36 +74,36 @@ AS_IT_WAS: Final = Kept.AS_IT_WAS
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What somebody has corrected in a record. Parts that were not touched go byte for byte as they were."""
+    """Corrections to one record. Unedited parts are sent byte for byte."""
 
     key: bytes | Literal[Kept.AS_IT_WAS] | None = AS_IT_WAS
     value: bytes | Literal[Kept.AS_IT_WAS] | None = AS_IT_WAS
     headers: Headers | Literal[Kept.AS_IT_WAS] = AS_IT_WAS
-    """Its own; what a redrive adds is added all the same."""
+    """The record's own headers; a redrive still adds its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveOrder:
-    """What somebody wants to have redriven, and how."""
+    """Which letters to redrive, and how."""
 
     topic: str
     wanted: Filter
     to: str | None = None
     every_group: bool = False
-    """For all groups that read there, and not only for the one that failed it."""
+    """Address the records to all consumer groups of the topic, not only to the one that failed."""
     redrives_max: int = 3
     rate: float | None = None
     batch: int = 500
     edits: Mapping[LetterId, Edit] = field(default_factory=dict)
-    """What is sent instead of a letter's own key, value and headers."""
+    """Replacement keys, values and headers by letter."""
     topic_id: UUID | None = None
-    """Of the topic in which somebody has seen these letters; None: whichever has that name."""
+    """The id of the topic in which the letters were seen; None for the current topic of that name."""
 
     def target(self, letter: Letter) -> str | None:
         return self.to or (letter.facts.origin.topic if letter.facts else None)
 
     def message(self, letter: Letter) -> Message:
-        """What is sent: the letter, as it was corrected where somebody has. How often it was sent stays as it is."""
+        """The record to send: the letter with its edits applied. Its redrive count is kept."""
         edit = self.edits.get(letter.id)
         if edit is None:
             return letter.message
@@ -122,33 +122,33 @@ class RedriveOrder:
         return edit is not None and edit.value is not AS_IT_WAS
 
     def group(self, letter: Letter) -> str:
-        """The group that is meant; "" for all. Who reads another topic has failed nothing of it."""
+        """The group the record is addressed to; "" for all. Groups of another topic never failed this record."""
         return letter.facts.group if letter.facts and not self.every_group and not self.to else ""
 
 
 @dataclass(slots=True)
 class RedrivePlan:
-    """What a redrive is going to do: with the letters within the bounds, and with no others."""
+    """What a redrive will do with the letters within the bounds, and only those."""
 
     order: RedriveOrder
     topic: LetterTopic
     redriven: Redriven
     bounds: dict[TopicPartition, Bounds]
     possible: frozenset[str] = frozenset()
-    """The topics that letters may go to; once it is made, those that some go to."""
+    """Topics that letters may be sent to; in a finished plan, those that letters are sent to."""
     partition_counts: dict[str, int] = field(default_factory=dict)
-    """Of the topics that letters go to."""
+    """Partition counts of the target topics."""
     fates: Counter[LetterFate] = field(default_factory=Counter)
     targets: Counter[str] = field(default_factory=Counter)
     groups: Tally = field(default_factory=Tally)
-    """Who they are for; "" for all."""
+    """Letters by the group they are addressed to; "" for all groups."""
     held: list[LetterId] = field(default_factory=list)
     missing: list[LetterId] = field(default_factory=list)
-    """Letters that were asked for and are not there."""
+    """Requested letters that do not exist."""
 
     @property
     def records(self) -> int:
-        """How many are going to be sent."""
+        """How many records will be sent."""
         return self.fates[LetterFate.SENT]
 
     def fate(self, letter: Letter) -> LetterFate:
@@ -159,13 +159,13 @@ class RedrivePlan:
         if redriven_count(letter.message) >= self.order.redrives_max:
             return LetterFate.HELD
         if letter.message.header(VALUE_OMITTED) is not None and not self.order.has_new_value(letter):
-            # Sent back without its value, it would delete its key from a compacted topic.
+            # Without its value the record would be a tombstone in a compacted topic.
             return LetterFate.HOMELESS
         return LetterFate.SENT if self.order.target(letter) in self.possible else LetterFate.HOMELESS
 
 
 def plan_redrive(cluster: Cluster, order: RedriveOrder, progress: Progress = unheard) -> RedrivePlan:
-    """Counts what is meant. Changes nothing."""
+    """Count the matching letters. Changes nothing."""
     topic = LetterTopic.find(cluster, order.topic, beginning({}, progress))
     if order.topic_id not in (None, topic.info.topic_id):
         raise Refused(f"{order.topic} was deleted and made anew since its letters were seen: look again")
@@ -174,7 +174,7 @@ def plan_redrive(cluster: Cluster, order: RedriveOrder, progress: Progress = unh
 
 
 def _plan(plan: RedrivePlan, progress: Progress = unheard) -> RedrivePlan:
-    """Fills it with what is to be done within its bounds."""
+    """Fill in the plan by reading the letters within its bounds."""
     order, cluster = plan.order, plan.topic.cluster
     missing = set(order.wanted.ids)
     plan.possible = _possible_targets(cluster, order)
@@ -194,7 +194,7 @@ def _plan(plan: RedrivePlan, progress: Progress = unheard) -> RedrivePlan:
 
 
 def _possible_targets(cluster: Cluster, order: RedriveOrder) -> frozenset[str]:
-    """Any text may be in a header: what it says of one letter must not keep the others from going."""
+    """A header can hold any text: a bad topic name in one letter must not block the others."""
     if order.to:
         return frozenset({order.to})
     own = {order.topic, marks_topic(order.topic)}
@@ -202,7 +202,7 @@ def _possible_targets(cluster: Cluster, order: RedriveOrder) -> frozenset[str]:
 
 
 def _partition_counts(cluster: Cluster, plan: RedrivePlan) -> dict[str, int]:
-    """Of the topics that letters go to; Refused if one is not there, or cannot be meant."""
+    """Partition counts of the target topics; Refused if one is missing or not a valid target."""
     topic, known = plan.order.topic, cluster.topics()
     counts = {}
     for target in plan.targets:
@@ -215,20 +215,20 @@ def _partition_counts(cluster: Cluster, plan: RedrivePlan) -> dict[str, int]:
 
 
 class Redrive:
-    """Sends what an order means, until it is done or stopped.
+    """Runs a redrive until it is done or stopped.
 
-    It takes over as soon as it is known that there is something to send: what an earlier run left open is ended
-    before anybody reads how far it came, and that run cannot go on. Whatever is refused is refused before that.
+    It fences the previous run as soon as there is something to send: that run's open transaction is ended before its
+    progress is read, and it cannot continue. Every refusal comes before that.
     """
 
     def __init__(self, cluster: Cluster, order: RedriveOrder, *, agreed: RedrivePlan | None = None) -> None:
-        """With an agreed plan just that is done, or nothing: Refused where it would be something else by now."""
+        """With an agreed plan, do exactly that; Refused if the outcome would differ by now."""
         self._order = order
         self.plan = plan_redrive(cluster, order) if agreed is None else _still(cluster, agreed)
         self.sent = 0
         self._writing = cluster.twin()
         self._identity: ProducerIdentity | None = None
-        """None: there is nothing to send, and nobody was taken over from."""
+        """None: nothing to send, so no previous run was fenced."""
         if not self.plan.records:
             return
         try:
@@ -237,7 +237,7 @@ class Redrive:
             self._identity = init_producer(self._writing, transactional_id, TRANSACTION_SECONDS_MAX * 1000)
             redriven = read_redriven(self.plan.topic, is_made=True)
             if redriven != self.plan.redriven:
-                # Another run was under way while this one was planned.
+                # Another run was active while this one was planned.
                 if agreed is not None:
                     raise _another("letters have been redriven meanwhile")
                 self.plan = _plan(RedrivePlan(order, self.plan.topic, redriven, self.plan.bounds))
@@ -246,7 +246,7 @@ class Redrive:
             raise
 
     def run(self, report: Callable[[int], None], is_stopped: Callable[[], bool] = lambda: False) -> None:
-        """`report` hears how many have been sent after each transaction; `is_stopped` is asked between two."""
+        """Call `report` with the number sent after each transaction; check `is_stopped` between transactions."""
         identity = self._identity
         if identity is None:
             return
@@ -277,12 +277,12 @@ class Redrive:
             yield batch
 
     def _count_max(self) -> int:
-        """With a rate no more than a second's worth, because a transaction is seen all at once."""
+        """With a rate limit, at most one second's worth: a transaction becomes visible all at once."""
         rate = self._order.rate
         return self._order.batch if rate is None else max(1, min(self._order.batch, math.floor(rate)))
 
     def _send(self, writer: BatchWriter, identity: ProducerIdentity, batch: list[Letter]) -> None:
-        """One transaction: the records and the marks that say so."""
+        """Send the records and their redriven marks in one transaction."""
         records: dict[TopicPartition, list[Record]] = defaultdict(list)
         now_ms = time.time_ns() // 1_000_000
         pages = set[Page]()
@@ -305,9 +305,9 @@ class Redrive:
             raise self._interrupted(refusal) from refusal
 
     def _target(self, letter: Letter) -> TopicPartition:
-        """The partition it was in, which may have been chosen by other means than the key; else by the key.
+        """The letter's original partition, which may not follow from its key; otherwise the key's partition.
 
-        One whose key was corrected goes where that key goes.
+        A letter with an edited key goes to the partition of the new key.
         """
         topic, key = self._order.target(letter), self._order.message(letter).key
         assert topic is not None
@@ -323,7 +323,7 @@ class Redrive:
             return Refused(
                 f"Another redrive of {self._order.topic} has taken over; {self.sent:,} records were sent here."
             )
-        # What is still open is ended by the next run, or by the cluster after a minute.
+        # The next run ends an open transaction; otherwise the coordinator aborts it after a minute.
         return Refused(
             f"The redrive stopped after {self.sent:,} records: {refusal}. The same command goes on where it was."
         )
@@ -335,10 +335,9 @@ def _size(message: Message) -> int:
 
 
 def _still(cluster: Cluster, agreed: RedrivePlan) -> RedrivePlan:
-    """The plan that somebody has agreed to, for this cluster client; Refused if it would not do the same any more.
+    """The agreed plan, bound to this cluster client; Refused if it would no longer do the same.
 
-    Letters do not change, so it is not needed to read them all again: only what may have become of them and of where
-    they go is asked for.
+    Letters do not change, so they are not read again: only the marks and the target topics are checked.
     """
     order = agreed.order
     topic = LetterTopic.find(cluster, order.topic)
@@ -353,7 +352,7 @@ def _still(cluster: Cluster, agreed: RedrivePlan) -> RedrivePlan:
     redriven = read_redriven(topic)
     if redriven != agreed.redriven:
         raise _another("letters have been redriven meanwhile")
-    # Marks of its own, because a run adds to them.
+    # A separate copy of the marks, because a run adds to them.
     return replace(agreed, topic=topic, redriven=redriven)
 
 

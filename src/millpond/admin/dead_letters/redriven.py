@@ -7,7 +7,7 @@ The topic `<dead letters>.redriven` has one record for each thousand offsets of 
     value  {"topic_id": "…", "redriven": [[17000, 17499], [17502, 17502]]}
 
 A redrive writes it in the transaction that sends the records, so that both happen or neither does. A dead-letter
-topic that was deleted and made anew has another id; marks of the old one do not count.
+topic that was deleted and recreated has another id; marks of the old one do not count.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ from millpond.remote.topics import TopicExists, create_topic
 PAGE_OFFSETS: Final = 1000
 
 Page = tuple[int, int]
-"""A partition and the number of a thousand offsets in it."""
+"""A partition and the index of a block of a thousand offsets in it."""
 
 
 class Redriven:
-    """The set of letters that have been redriven: one bit for each."""
+    """The set of redriven letters, one bit each."""
 
     def __init__(self, topic_id: str = "", *, is_known: bool = True) -> None:
         self.topic_id = topic_id
         self.is_known = is_known
-        """False: nobody can read the marks now, and any letter may have been redriven."""
+        """False: the marks cannot be read now, so any letter may have been redriven."""
         self._pages: dict[Page, int] = {}
 
     def __eq__(self, other: object) -> bool:
-        """The same letters of the same topic."""
         if not isinstance(other, Redriven):
             return NotImplemented
         return self._facts() == other._facts()
@@ -54,14 +53,14 @@ class Redriven:
         return bool(self._pages.get((partition, number), 0) >> bit & 1)
 
     def says(self, letter: LetterId) -> bool | None:
-        """Whether it was redriven; None where that is not known."""
+        """Whether the letter was redriven; None if unknown."""
         return letter in self if self.is_known else None
 
     def __len__(self) -> int:
         return sum(bits.bit_count() for bits in self._pages.values())
 
     def add(self, letter: LetterId) -> Page:
-        """Mark it; the page that has to be written again."""
+        """Mark the letter as redriven; returns the page to rewrite."""
         partition, offset = letter
         number, bit = divmod(offset, PAGE_OFFSETS)
         page = (partition, number)
@@ -72,7 +71,7 @@ class Redriven:
         return self.topic_id, self.is_known, {page: bits for page, bits in self._pages.items() if bits}
 
     def read(self, key: bytes, value: bytes | None) -> None:
-        """Take over what a record of the topic says. Later records of a key replace earlier ones."""
+        """Apply one record of the marks topic. A later record replaces an earlier one with the same key."""
         partition, _, number = key.decode().partition("/")
         page = (int(partition), int(number))
         written: Any = json.loads(value) if value is not None else {"topic_id": self.topic_id, "redriven": []}
@@ -81,12 +80,13 @@ class Redriven:
             for first, last in written["redriven"]:
                 if first // PAGE_OFFSETS != page[1] or last // PAGE_OFFSETS != page[1]:
                     raise ValueError(f"offsets {first} to {last} are not on page {page[1]}")
-                # At once: whoever may write there can name the whole page a hundred thousand times.
+                # Set the whole range in one operation: a hostile record can repeat a full page a hundred thousand
+                # times.
                 bits |= ((1 << last - first + 1) - 1) << first % PAGE_OFFSETS
             self._pages[page] = bits
 
     def written(self, pages: Iterable[Page]) -> Iterator[tuple[bytes, bytes]]:
-        """The records, as key and value, that say what is done on these pages."""
+        """The records, as key and value, that store these pages."""
         for partition, number in sorted(pages):
             ranges = list(_ranges(self._pages[partition, number], number * PAGE_OFFSETS))
             value = json.dumps({"topic_id": self.topic_id, "redriven": ranges}, separators=(",", ":"))
@@ -94,7 +94,7 @@ class Redriven:
 
 
 def _ranges(bits: int, first: int) -> Iterator[tuple[int, int]]:
-    """The runs of ones, as first and last offset."""
+    """Runs of set bits, as first and last offset."""
     at = 0
     while bits >> at:
         rest = bits >> at
@@ -108,10 +108,10 @@ def _ranges(bits: int, first: int) -> Iterator[tuple[int, int]]:
 def read_redriven(
     topic: LetterTopic, is_up: Callable[[], bool] = lambda: False, *, is_made: bool = False
 ) -> Redriven:
-    """What is done so far. Everything is waiting when nothing was ever redriven. Leaderless if it cannot be read.
+    """Read which letters have been redriven; raises Leaderless if the marks cannot be read.
 
-    When `is_up` says that there is no more time, what is done is not known. `is_made`: the marks are there for sure,
-    and whoever does not know of them is asked again.
+    If `is_up` stops the read, the result is unknown. `is_made` means the marks topic exists for certain: a broker
+    that does not know it yet is asked again.
     """
     done = Redriven(_topic_id(topic.info.topic_id))
     name = marks_topic(topic.name)
@@ -142,7 +142,7 @@ def read_redriven(
 
 
 def _known(cluster: Cluster, name: str) -> TopicInfo:
-    """A broker that is behind does not know what was made lately: without the marks all would be sent again."""
+    """Retry while a lagging broker does not know a new topic: without the marks every letter would be resent."""
     info = cluster.topics([name]).get(name)
     if info is None:
         raise ClusterError(f"topic {name} is there, but the broker that was asked does not know it", retriable=True)
@@ -150,12 +150,12 @@ def _known(cluster: Cluster, name: str) -> TopicInfo:
 
 
 def redriven_as_known(topic: LetterTopic, is_up: Callable[[], bool] = lambda: False) -> Redriven:
-    """The same for who only looks: without the marks the letters are still there to be seen.
+    """Like `read_redriven`, but unknown instead of an error: letters can be listed without their marks.
 
-    A redrive says what is wrong with the marks; a list only counts.
+    A redrive reports what is wrong with the marks; a list only counts.
     """
     if is_up():
-        # With many topics, even a question for each would take long.
+        # With many topics even one request each takes long.
         return Redriven(is_known=False)
     try:
         return read_redriven(topic, is_up)
@@ -169,7 +169,7 @@ def ensure_marks_topic(topic: LetterTopic) -> None:
         try:
             create_topic(topic.cluster, name, 1, settings={"cleanup.policy": "compact"})
         except TopicExists:
-            # Another redrive was quicker.
+            # A concurrent redrive created it first.
             return
         except ClusterError as refusal:
             raise Refused(
@@ -179,5 +179,5 @@ def ensure_marks_topic(topic: LetterTopic) -> None:
 
 
 def _topic_id(topic_id: UUID) -> str:
-    """As Kafka's tools write it. It tells a topic from one of the same name before it."""
+    """The id as Kafka's tools print it. It tells a topic from an earlier one of the same name."""
     return urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

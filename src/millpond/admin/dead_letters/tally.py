@@ -1,4 +1,4 @@
-"""How often each name came, as letters give them: anything may stand in a header, and in each another thing."""
+"""Count names found in letter headers, which can hold any text and be different in every letter."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from millpond.admin.excerpts import cut_text
 
 NAME_SIGNS_MAX: Final = 200
 NAMES_MAX: Final = 1_000
-"""So many are told apart; whatever comes then is one of the others."""
+"""Limit on distinct names; further ones are counted as others."""
 OTHERS: Final = "(others)"
 UNKNOWN: Final = "(no headers)"
-"""Of letters that do not say."""
+"""Counted for letters without the header."""
 
 
 def short_name(text: str) -> str:
-    """The name of an error, a topic or a group, as it is counted and shown."""
+    """A name shortened for counting and display."""
     return cut_text(text, NAME_SIGNS_MAX)
 
 
 class Tally(Counter[str]):
     def note(self, name: str) -> str:
-        """One more of it; the name under which it was counted."""
+        """Count the name; returns the name it was counted under."""
         short = short_name(name)
         if short not in self and len(self) >= NAMES_MAX:
             short = OTHERS

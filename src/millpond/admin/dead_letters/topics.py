@@ -1,4 +1,4 @@
-"""The dead-letter topics of a cluster in numbers, and what the letters of one have in common."""
+"""Statistics of a cluster's dead-letter topics and of the letters in one of them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.remote.cluster import Cluster
 
 OFFSETS_READ_MAX: Final = 100_000
-"""A topic with more than that is not read to be counted: its offsets say about how many records it has."""
+"""A topic with more offsets than this is not read for counting; its size is estimated from the offsets."""
 SPANS_MAX: Final = 24
 ROWS_MAX: Final = 100
-"""With more spans than that, empty ones are left out."""
+"""With more spans than this, empty ones are left out."""
 MOMENTS_MAX: Final = 50_000
-"""So many pairs of an error and a span are told apart before the spans get longer."""
+"""With more (error, span) pairs than this, the spans get longer."""
 WAITING_SECONDS_MAX: Final = 3.0
 COUNT_WINDOW: Final = 10_000
 MARKERS: Final = 100
-"""About so many of the last offsets may have no letter."""
+"""About this many of the last offsets may hold no letter."""
 
 T = TypeVar("T")
 
@@ -45,12 +45,12 @@ class LetterTopicFacts:
     records: int
     is_estimate: bool
     waiting: int | None
-    """Letters that have not been redriven; None where that is not known."""
+    """Letters not yet redriven; None if unknown."""
     oldest_ms: int | None
     newest_ms: int | None
-    """Times since 1970."""
+    """Milliseconds since the epoch."""
     leaderless: int
-    """Partitions that nobody leads, and that are not counted."""
+    """Partitions without a leader, which are not counted."""
 
 
 @dataclass(slots=True)
@@ -59,21 +59,21 @@ class LetterCounts:
 
     records: int = 0
     redriven: int | None = 0
-    """None: not known, because nobody leads the topic that says so."""
+    """None: unknown, because the marks topic has no leader."""
     leaderless: tuple[int, ...] = ()
-    """Partitions that nobody leads; their letters are not among these."""
+    """Partitions without a leader, whose letters are not counted."""
     looked: int = 0
     total: int = 0
-    """Offsets that were looked at, of all there are."""
+    """Offsets read, and the total."""
     is_whole: bool = True
-    """False: time was up, and the oldest letters are not among these."""
+    """False: time ran out before the oldest letters were read."""
     errors: Tally = field(default_factory=Tally)
     origins: Tally = field(default_factory=Tally)
     groups: Tally = field(default_factory=Tally)
     seconds: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """By the error, and the second in which the letter was written, or in which a span with it began."""
+    """Counts by error and by the second of the letter's timestamp, or the start of its span."""
     span_ms: int = _SPANS_MS[0]
-    """How long these spans are: a second, or more where letters are of very many."""
+    """The length of a span: one second, or longer if the letters cover many."""
 
     @property
     def waiting(self) -> int | None:
@@ -91,13 +91,13 @@ class LetterCounts:
             self._note_moment(error, letter.message.timestamp_ms)
 
     def _note_moment(self, error: str, moment_ms: int) -> None:
-        """Each may be of another moment: spans get longer, so that there are never very many."""
+        """Count the letter, lengthening the spans when there are too many of them."""
         while (key := (error, _begins(moment_ms, self.span_ms) // 1000)) not in self.seconds:
             if len(self.seconds) < MOMENTS_MAX:
                 break
             longer = next((each for each in _SPANS_MS if each > self.span_ms), None)
             if longer is None:
-                # They are of more years than there are pages to show them.
+                # The timestamps span more years than can be shown.
                 return
             self.span_ms = longer
             seconds: Counter[tuple[str, int]] = Counter()
@@ -107,11 +107,11 @@ class LetterCounts:
         self.seconds[key] += 1
 
     def over_time(self) -> dict[int, int]:
-        """Counts by when a span began (milliseconds since 1970), in spans of one length; empty ones too if few."""
+        """Counts by the start of each span (epoch ms), all of one length; with few spans, empty ones too."""
         return {begins_ms: errors.total() for begins_ms, errors in self.errors_over_time().items()}
 
     def errors_over_time(self) -> dict[int, Counter[str]]:
-        """The same, each by its errors."""
+        """Like `over_time`, broken down by error."""
         if not self.seconds:
             return {}
         moments = [second for _, second in self.seconds]
@@ -119,7 +119,7 @@ class LetterCounts:
         fitting = (each for each in _SPANS_MS if (last - first) // each < SPANS_MAX - 1)
         step = max(self.span_ms, next(fitting, _SPANS_MS[-1]))
         begins = range(first // step * step, last + 1, step)
-        # A stamp can be any number: from 1970 to the year of one may be more spans than memory.
+        # Timestamps can be arbitrary: filling the gap from 1970 to a bogus year could exhaust memory.
         counts: dict[int, Counter[str]] = {each: Counter() for each in (begins if len(begins) <= ROWS_MAX else ())}
         for (error, second), count in sorted(self.seconds.items(), key=lambda each: each[0][1]):
             counts.setdefault(second * 1000 // step * step, Counter())[error] += count
@@ -131,15 +131,15 @@ def _begins(moment_ms: int, span_ms: int) -> int:
 
 
 def _time_limit(seconds: float | None) -> Callable[[], bool]:
-    """Whether so much time has passed since now."""
+    """A function that returns whether this much time has passed since now."""
     deadline = None if seconds is None else time.monotonic() + seconds
     return lambda: deadline is not None and time.monotonic() > deadline
 
 
 def list_letter_topics(cluster: Cluster, seconds: float | None = None) -> tuple[list[LetterTopicFacts], int]:
-    """The dead-letter topics, and how many partitions of others nobody has looked into.
+    """The dead-letter topics, and how many partitions of other topics were not checked.
 
-    When the time is up, what is left to be counted is told by its offsets.
+    When time runs out, the remaining counts are estimated from offsets.
     """
     is_up = _time_limit(seconds)
     topics, left_out = find_letter_topics(cluster, is_up)
@@ -148,15 +148,15 @@ def list_letter_topics(cluster: Cluster, seconds: float | None = None) -> tuple[
         try:
             facts.append(_facts(topic, is_up))
         except NotDeadLetters:
-            # It began and ended like one. What is in one topic must not hide all others.
+            # Its first and last records were letters, but not all are. One topic must not hide all others.
             continue
     return facts, left_out
 
 
 def waiting_letters(cluster: Cluster, seconds: float = WAITING_SECONDS_MAX) -> dict[str, int]:
-    """How many letters wait to be redriven or purged, by topic; about how many where they cannot be counted in time.
+    """Letters not yet redriven or purged, by topic; an estimate where they cannot be counted in time.
 
-    Topics are known by their name or by what is in them; those without a waiting letter are left out.
+    Topics are recognised by name or contents; those without such letters are left out.
     """
     facts, _ = list_letter_topics(cluster, seconds)
     counts = {each.topic: each.records if each.waiting is None else each.waiting for each in facts}
@@ -169,18 +169,18 @@ class LastLetters(Generic[T]):
     letters: list[T]
     """The oldest first."""
     leaderless: tuple[int, ...]
-    """Partitions that nobody leads, and that were not looked into."""
+    """Partitions without a leader, which were not read."""
     looked: int
     total: int
-    """Offsets that were looked at, of all that could have such a letter."""
+    """Offsets read, and the total that could match."""
     is_whole: bool
-    """False: time was up, and older ones may be missing."""
+    """False: time ran out, and older letters may be missing."""
     is_held_back: bool
-    """No letter was found, and there is something that an open transaction keeps from being read."""
+    """No letter was found, but an open transaction holds back records."""
 
 
 class Rank(NamedTuple):
-    """Letters of several partitions in one order: by when they were written."""
+    """Orders letters across partitions by timestamp."""
 
     timestamp_ms: int
     partition: int
@@ -192,7 +192,7 @@ def rank_of(letter: Letter) -> Rank:
 
 
 class _Newest(Generic[T]):
-    """The newest of all that were added, as `kept` makes them; no more are held."""
+    """Keeps the newest of the letters added, each converted by `kept`; never holds more than the limit."""
 
     def __init__(self, limit: int, kept: Callable[[Letter, bool | None], T]) -> None:
         self._limit = limit
@@ -220,9 +220,9 @@ def last_letters(
     before: Rank | None = None,
     seconds: float | None = None,
 ) -> LastLetters[T]:
-    """The latest letters that are meant, each as `kept` makes it of the letter and whether it was redriven.
+    """The latest matching letters, each converted by `kept(letter, was_redriven)`.
 
-    With `before` the latest of those that come before it.
+    With `before`, the latest of those that precede it.
     """
     is_up = _time_limit(seconds)
     topic = LetterTopic.find(cluster, name, is_up)
@@ -259,7 +259,7 @@ def _facts(topic: LetterTopic, is_up: Callable[[], bool]) -> LetterTopicFacts:
     letters = None if offsets > OFFSETS_READ_MAX else _moments(topic, redriven, is_up)
     is_counted = letters is not None
     if letters is None:
-        # Of a large topic only the ends are read, for their times.
+        # For a large topic only the first and last letters are read, for their timestamps.
         letters = [] if is_up() else [(moment, False) for moment in topic.edges(is_up)]
     waiting = sum(not is_done for _, is_done in letters) if is_counted else max(0, offsets - len(redriven))
     times = [moment for moment, _ in letters if moment >= 0]
@@ -276,11 +276,11 @@ def _facts(topic: LetterTopic, is_up: Callable[[], bool]) -> LetterTopicFacts:
 
 
 def _moments(topic: LetterTopic, redriven: Redriven, is_up: Callable[[], bool]) -> list[tuple[int, bool]] | None:
-    """Of every letter its time and whether it was redriven; None when time was up before all were read."""
+    """Timestamp and redriven flag of every letter; None if time ran out first."""
     moments = []
     for letter in topic.letters(topic.bounds, is_up=is_up):
         if is_up():
             return None
         moments.append((letter.message.timestamp_ms, letter.id in redriven))
-    # It may have ended among records that nobody is shown.
+    # Time may have run out in a stretch without letters.
     return None if is_up() else moments

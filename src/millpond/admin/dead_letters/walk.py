@@ -1,4 +1,4 @@
-"""Through the letters of a topic from the end backwards, for as long as there is time: the newest matter most."""
+"""Read a topic's letters from the end backwards until time is up: the newest matter most."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from millpond.admin.offsets import Bounds
 from millpond.base.ids import TopicPartition
 
 WINDOW_MAX: Final = 100_000
-"""Offsets of a partition that are read in one go."""
+"""Limit on offsets read from a partition in one go."""
 
 
 class BackwardWalk:
-    """A window of each partition in turn, from its end backwards, and in the next round a larger one before it.
+    """Reads one window of each partition per round, from the end backwards, with growing windows.
 
-    Within a window the order is that of the log.
+    Within a window, letters come in log order.
     """
 
     def __init__(
@@ -27,21 +27,21 @@ class BackwardWalk:
         window: int,
         is_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`is_up` is asked again and again whether its time is up."""
+        """`is_up` is polled to see whether time has run out."""
         self._topic = topic
         self._left = {each: bound for each, bound in bounds.items() if bound.start < bound.end}
         self._window = window
         self._time_is_up = is_up
         self.total = sum(bound.end - bound.start for bound in self._left.values())
-        """Offsets; not each of them need have a letter."""
+        """Offsets in total; not every offset holds a letter."""
         self.looked = 0
         self._before = 0
-        """Of these, the ones before the window at hand."""
+        """Offsets already read before the current window."""
         self.is_whole = True
-        """False: time was up before it came to the beginning."""
+        """False: time ran out before the start of the partitions was reached."""
 
     def letters(self, is_enough: Callable[[int], bool] = lambda _: False) -> Iterator[Letter]:
-        """`is_enough` is asked between two windows whether a partition need not be read any further."""
+        """Yield letters; `is_enough` is asked between windows whether a partition needs no further reading."""
         window = self._window
         while self._left:
             for partition, bound in list(self._left.items()):
@@ -64,7 +64,7 @@ class BackwardWalk:
             window = min(window * 2, WINDOW_MAX)
 
     def _note(self, looked: int, _: int = 0) -> None:
-        """How far it came in the window at hand."""
+        """Record the progress within the current window."""
         self.looked = self._before + looked
 
     def _is_up(self) -> bool:
