@@ -1,6 +1,6 @@
-"""The arithmetic of capacity planning: from what a workload asks to storage, bandwidth, brokers and partitions.
+"""Capacity planning: from a workload to storage, bandwidth, brokers and partitions.
 
-Pure: numbers go in, numbers and the sums that led to them come out.
+Pure: returns the numbers and the calculations behind them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DAY_SECONDS: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked of the cluster."""
+    """The workload to plan for."""
 
     messages_per_second: float
     message_bytes: float
@@ -26,18 +26,18 @@ class Demand:
     replication: int
     retention_seconds: float
     groups: int
-    """How many consumer groups each read everything."""
+    """Consumer groups, each of which reads everything."""
     partition_bytes_per_second: float
-    """What one partition should carry at most, so that one consumer keeps up with it."""
+    """Maximum throughput of a partition, so that one consumer can keep up."""
     headroom: float
-    """Partitions beyond what is needed today, as a multiple: adding some later moves keys around."""
+    """Factor on the partitions needed today: adding partitions later moves keys."""
     batch_bytes: float = 100_000
-    """The size of a producer's request."""
+    """Size of a produce request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What one core of a node can do, as measured."""
+    """Measured performance of one core of a node."""
 
     write_bytes_per_second: float
     read_bytes_per_second: float
@@ -46,7 +46,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one broker has."""
+    """The resources of one broker."""
 
     disk_bytes: float
     disk_bytes_per_second: float
@@ -57,7 +57,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One step: what it is about, the sum, and what comes out."""
+    """One step of the calculation: label, formula and result."""
 
     label: str
     sum: str
@@ -72,7 +72,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The numbers; rates in bytes per second."""
+    """The results; rates are in bytes per second."""
 
     incoming: float
     incoming_peak: float
@@ -86,7 +86,7 @@ class Plan:
     kept: float
     stored: float
     brokers_by: dict[str, float]
-    """How many brokers each resource asks for, not rounded."""
+    """Brokers needed by resource, not rounded."""
     brokers: int
     leader_writes_per_broker: float
     disk_writes_per_broker: float
@@ -106,7 +106,7 @@ def make_plan(demand: Demand, machine: Machine) -> Plan:
     brokers_by = {
         "disk": stored / machine.disk_bytes,
         "disk speed": disk_writes_peak / machine.disk_bytes_per_second,
-        # A replica's copy comes in by the network as the producer's did; in and out are separate lanes.
+        # Replication arrives over the network as produce requests do; in and out are separate directions.
         "network": max(disk_writes_peak, outgoing_peak) / machine.network_bytes_per_second,
         "replicas": float(demand.replication),
     }
@@ -138,7 +138,7 @@ def make_plan(demand: Demand, machine: Machine) -> Plan:
 
 
 def _cores(demand: Demand, engine: Engine, written: float, sent: float, incoming: float) -> float:
-    """Core seconds each second: a node is one core, and everything that it does shares it."""
+    """Cores needed at peak: a node is one core, shared by all its work."""
     requests = incoming / demand.batch_bytes
     return (
         written / engine.write_bytes_per_second
@@ -148,12 +148,12 @@ def _cores(demand: Demand, engine: Engine, written: float, sent: float, incoming
 
 
 def _whole(number: float) -> int:
-    """Rounded up, but not because of the last bit of a division."""
+    """Round up, ignoring floating-point noise."""
     return max(1, ceil(number - 1e-9))
 
 
 def sums(plan: Plan, demand: Demand, machine: Machine) -> list[Section]:
-    """How the numbers came about, as a person would write it down."""
+    """The calculations behind the numbers, as one would write them by hand."""
     return [
         Section("What comes in and is written", _written(plan, demand)),
         Section("What goes out", _sent(plan, demand)),
@@ -237,7 +237,7 @@ _RULED_BY: Final = {
 
 
 def _core_lines(plan: Plan, demand: Demand, machine: Machine, engine: Engine) -> list[Line]:
-    """A core's time, by what it is spent on, at peak."""
+    """Core time at peak, by task."""
     requests = plan.incoming_peak / demand.batch_bytes
     written, sent = show_byte_rate(plan.disk_writes_peak), show_byte_rate(plan.outgoing_peak)
     asked, each = show_number(round(requests)), show_number(round(engine.requests_per_second))

@@ -1,4 +1,4 @@
-"""Looking at records: a page from any point on, a search through all, what is new; and writing one."""
+"""Read a page of records from any point, search, and tail; and write a single record."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from millpond.remote.writer import BatchWriter
 from millpond.wire.records import Record
 
 FETCH_BYTES: Final = 256 << 10
-"""A page needs few records of each partition."""
+"""Small, because a page needs few records of each partition."""
 LOOK_SECONDS: Final = 5.0
 LEADERS_SECONDS: Final = 2.0
-"""So often a tail asks who leads what, and after every look that failed."""
+"""How often a tail refreshes the leaders; it also does so after a failed read."""
 WRITE_SECONDS: Final = 15.0
 
 
 class _Watch:
-    """Until when a look goes on, and how far it is in the partition at hand; the readers ask it."""
+    """The deadline of a read and its offset in the current partition; polled by the readers."""
 
     def __init__(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
         self.is_up = False
-        """Whether it was asked when time was up."""
+        """Whether a reader has seen the deadline pass."""
         self.at = 0
 
     def __call__(self, at: int) -> bool:
@@ -46,7 +46,7 @@ class _Watch:
 
 
 class Readable(NamedTuple):
-    """The partitions that can be read now, and the indexes of those that nobody leads."""
+    """The readable partitions, and the indexes of those without a leader."""
 
     led: list[TopicPartition]
     leaderless: tuple[int, ...]
@@ -55,14 +55,14 @@ class Readable(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RecordPage:
     records: tuple[RecordExcerpt, ...]
-    """By time, as far as the order within each partition allows it."""
+    """Ordered by time, as far as the order within each partition allows."""
     bounds: Mapping[TopicPartition, Bounds]
     shown: Mapping[TopicPartition, Bounds]
-    """The part of each partition of which every record is here. The next pages begin before it and after it."""
+    """The range of each partition that is completely shown. The adjacent pages begin before and after it."""
     leaderless: tuple[int, ...]
-    """Partitions that nobody can read now."""
+    """Partitions without a leader, which cannot be read."""
     is_whole: bool
-    """False: time was up before every partition was read."""
+    """False: time ran out before every partition was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class After:
 
 
 def readable(cluster: Cluster, topic: str, index: int | None) -> Readable:
-    """One partition, or all of them that have a leader. Leaderless where there is none at all."""
+    """One partition, or all that have a leader. Raises Leaderless if none has."""
     return _readable(find_topic(cluster, topic), index)
 
 
@@ -106,18 +106,18 @@ def read_page(
     isolation: Isolation = "read_uncommitted",
     seconds: float = LOOK_SECONDS,
 ) -> RecordPage:
-    """At most `limit` records from the point on, of all partitions together."""
+    """At most `limit` records from the given point, across all partitions."""
     watch = _Watch(seconds)
     partitions, leaderless = readable(cluster, topic, index)
     bounds = bounds_of(cluster, partitions, isolation)
-    # The last ones of all, if it is the end that somebody wants to see; else the first.
+    # Keep the last records if the page is read from the end, otherwise the first.
     is_from_end = isinstance(point, Last | Before)
     spans = _spans(cluster, bounds, point, limit)
     taken: list[_Placed] = []
     read: dict[TopicPartition, _Read] = {}
     for partition, (start, end) in spans.items():
         if watch(start):
-            # Nothing of it is here: the next page begins where this one would have.
+            # No record of this partition is shown: the next page begins where this one would have.
             edge = end if is_from_end else start
             read[partition] = _Read(Bounds(edge, edge), 0)
             continue
@@ -128,10 +128,10 @@ def read_page(
                 reached = record.offset + 1
                 break
         else:
-            # Time may have been up among records that nobody is shown.
+            # Time may have run out in a stretch without visible records.
             reached = watch.at if watch.is_up else end
         read[partition] = _Read(Bounds(start, reached), len(own))
-        # With many partitions only these are ever held.
+        # With many partitions, only these records are kept in memory.
         taken = sorted([*taken, *_placed(own, is_from_end)], key=lambda each: each[:3])
         taken = taken[-limit:] if is_from_end else taken[:limit]
     shown = _shown(taken, read, is_from_end)
@@ -141,7 +141,7 @@ def read_page(
 def _spans(
     cluster: Cluster, bounds: Mapping[TopicPartition, Bounds], point: Point | Before | After, limit: int
 ) -> dict[TopicPartition, Bounds]:
-    """The part of each partition that is looked at. A partition that the last page did not have has none."""
+    """The range to read of each partition. A partition absent from the last page has none."""
     match point:
         case Before(ends):
             edges = {each: _within(bound, ends.get(each.partition, bound.start)) for each, bound in bounds.items()}
@@ -160,7 +160,7 @@ def _within(bound: Bounds, offset: int) -> int:
 
 
 class _Placed(NamedTuple):
-    """A record, and where it stands among those of all partitions."""
+    """A record with its sort position across all partitions."""
 
     moment_ms: int
     partition: int
@@ -169,9 +169,9 @@ class _Placed(NamedTuple):
 
 
 def _placed(records: list[RecordExcerpt], is_from_end: bool) -> list[_Placed]:
-    """Of one partition. Stamps may go back and forth within it, but the first ones shown are its first ones.
+    """Sort positions of one partition's records. Timestamps may go back, but log order is preserved.
 
-    Else a record between two that are shown would be on no page at all.
+    Otherwise a record between two shown ones would be on no page at all.
     """
     stamps = [each.timestamp_ms for each in records]
     moments = list(accumulate(reversed(stamps), min))[::-1] if is_from_end else list(accumulate(stamps, max))
@@ -181,7 +181,7 @@ def _placed(records: list[RecordExcerpt], is_from_end: bool) -> list[_Placed]:
 class _Read(NamedTuple):
     bounds: Bounds
     records: int
-    """How many are there."""
+    """The number of records."""
 
 
 def _shown(
@@ -203,7 +203,7 @@ def _shown(
 
 
 def _newest(records: list[RecordExcerpt], limit: int) -> list[RecordExcerpt]:
-    """So many at most, by time. With many partitions only these are ever held."""
+    """At most `limit` records by time. With many partitions, only these are kept in memory."""
     records.sort(key=lambda each: (each.timestamp_ms, each.partition, each.offset))
     return records[-limit:]
 
@@ -212,12 +212,12 @@ def _newest(records: list[RecordExcerpt], limit: int) -> list[RecordExcerpt]:
 class TailLook:
     records: list[RecordExcerpt]
     skipped: int
-    """Records that came and are not among these, because they were too many."""
+    """Records that arrived but are not shown, because there were too many."""
     leaderless: tuple[int, ...]
 
 
 class RecordTail:
-    """What comes to a topic from the first look on. A topic that is made anew is followed from its beginning."""
+    """Follows a topic's new records from the first look on. A recreated topic is followed from its start."""
 
     def __init__(self, topic: str, index: int | None, isolation: Isolation, limit: int, extent: Extent) -> None:
         self._topic = topic
@@ -229,12 +229,12 @@ class RecordTail:
         self._asked_at = 0.0
         self._topic_id: UUID | None = None
         self._there: frozenset[int] = frozenset()
-        """The partitions that the topic had, whoever led them."""
+        """The topic's partitions, with or without a leader."""
         self._began_ms: int | None = None
         self._at: dict[TopicPartition, int] = {}
 
     def look(self, cluster: Cluster) -> TailLook:
-        """What has come since the last look that went well."""
+        """The records since the last successful look."""
         watch = _Watch(LOOK_SECONDS)
         is_first = self._began_ms is None
         if self._began_ms is None:
@@ -264,7 +264,7 @@ class RecordTail:
             came = len(records)
             records = _newest(records, self._limit)
             skipped += came - len(records)
-        # Of a look that failed nothing was shown: only now are these records behind us.
+        # A failed look has shown nothing, so advance only now.
         self._at, self._topic_id, self._info = at, info.topic_id, info
         self._there = frozenset(info.partitions)
         return TailLook(records, skipped, leaderless)
@@ -272,10 +272,10 @@ class RecordTail:
     def _begins(
         self, cluster: Cluster, info: TopicInfo, unseen: Mapping[TopicPartition, Bounds]
     ) -> dict[TopicPartition, int]:
-        """Where partitions begin for this tail that it has not looked into before.
+        """The start offsets of partitions that this tail has not read before.
 
-        What was made since is new from its beginning. Of what nobody led until now the end was not known: from the
-        first look on.
+        A partition created since is new from its start. For one that had no leader until now, the end was unknown: it
+        is followed from this look on.
         """
         assert self._began_ms is not None
         is_anew = self._topic_id != info.topic_id
@@ -322,7 +322,7 @@ def _records(
 
 
 class RecordSearch:
-    """Looks for a text in keys, values and headers, a while at a time, so that it can be watched and stopped."""
+    """Searches keys, values and headers for a text in steps, so that it can report progress and be stopped."""
 
     def __init__(
         self,
@@ -339,18 +339,18 @@ class RecordSearch:
         self._extent = extent
         self._needle = text.encode().lower()
         partitions, self.leaderless = readable(cluster, topic, index)
-        """Partitions that are left out, because nobody leads them."""
+        """Partitions skipped because they have no leader."""
         self._bounds = bounds_of(cluster, partitions, isolation)
         self._starts = resolve(cluster, self._bounds, point)
         self._matches = self._walk()
         self._watch = _Watch(0.0)
         self.total = sum(self._bounds[each].end - start for each, start in self._starts.items())
-        """Offsets to look at; not each of them need have a record."""
+        """Offsets to read; not every offset holds a record."""
         self.scanned = 0
         self.is_done = False
 
     def go_on(self, seconds: float, limit: int) -> list[RecordExcerpt]:
-        """Search for so long; what was found in that time."""
+        """Search for `seconds`; returns the matches found."""
         self._watch = _Watch(seconds)
         found: list[RecordExcerpt] = []
         for match in self._matches:
@@ -363,7 +363,7 @@ class RecordSearch:
         return found
 
     def _walk(self) -> Iterator[RecordExcerpt | None]:
-        """Every record, as None where it does not fit; and None where time is up and no record has come."""
+        """Yield each match, None for each other record, and None when time is up before a record arrives."""
         before = 0
         for partition, start in self._starts.items():
             at, end = start, self._bounds[partition].end
@@ -373,14 +373,14 @@ class RecordSearch:
                     yield cut_record(partition.partition, record, self._extent) if self._fits(record) else None
                 if not self._watch.is_up:
                     break
-                # It has ended in the middle, and goes on from there when there is time again.
+                # The read stopped midway; continue from here in the next step.
                 at = self._watch.at
                 self.scanned = before + at - start
                 yield None
             before += end - start
 
     def _records(self, partition: TopicPartition, start: int, end: int) -> Iterator[Record]:
-        # Each step has a watch of its own, and this may last for many.
+        # Look up the watch on each call: every step has a new one, and this read may span many steps.
         def is_up(at: int) -> bool:
             return self._watch(at)
 
@@ -405,7 +405,7 @@ def write_record(
     value: bytes | None,
     headers: tuple[tuple[str, bytes | None], ...] = (),
 ) -> tuple[int, int]:
-    """Write one record, by its key if no partition is named; its partition and offset once it is acknowledged."""
+    """Write one record, partitioned by key unless a partition is given; returns its partition and offset."""
     known = find_topic(cluster, topic).partitions
     if index is not None and index not in known:
         raise unknown_partition(topic, index, len(known))

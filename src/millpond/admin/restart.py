@@ -1,8 +1,8 @@
-"""A rolling restart: one node after the other, each only when nobody misses it.
+"""Rolling restart: one node at a time, only while the cluster is healthy.
 
-A node is taken when every node is there, every partition has a leader and every replica is in sync. Its old life is
-over when it closes a connection that was opened to it before; it is back when all of the above holds again. The
-controller is the last, so that it moves once.
+A node is restarted only when every node is up, every partition has a leader and every replica is in sync. Its old
+process is gone when it closes a connection opened before; it is back when all of the above holds again. The
+controller is restarted last, so that it moves only once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millpond.wire import messages as m
 
 LOOK_SECONDS: Final = 0.2
 STEADY_LOOKS: Final = 3
-"""So often in a row all must be well: a node that has just gone is missed a moment later."""
+"""Consecutive healthy checks required: the cluster notices a missing node only after a moment."""
 
 Tell = Callable[[str], None]
 
@@ -29,17 +29,17 @@ _ANYTHING: Final = m.MetadataRequest(topics=[], allow_auto_topic_creation=False)
 
 
 class NotWell(Refused):
-    """The cluster is not such that a node could be taken away, or does not become so."""
+    """The cluster is not healthy enough to restart a node, or does not become so in time."""
 
 
 def restart_order(facts: ClusterFacts, only: Collection[int] = ()) -> list[NodeFacts]:
-    """All nodes, or some of them, the controller last."""
+    """All or the given nodes, the controller last."""
     wanted = [node for node in facts.nodes if not only or node.node_id in only]
     return sorted(wanted, key=lambda node: (node.is_controller, node.node_id))
 
 
 def ailment(facts: ClusterFacts, known: Collection[int]) -> str | None:
-    """What speaks against taking a node away, in words."""
+    """Why no node may be restarted now, in words; None if the cluster is healthy."""
     here = {node.node_id for node in facts.nodes if node.address is not None}
     if away := sorted(set(known) - here):
         return f"node {', '.join(map(str, away))} is away"
@@ -56,7 +56,10 @@ def _partitions(count: int) -> str:
 
 
 def wait_until_well(cluster: Cluster, known: Collection[int], seconds: float) -> None:
-    """Until every node answers, every partition is led and every replica is in sync. NotWell if that takes longer."""
+    """Wait until every node answers, every partition has a leader and every replica is in sync.
+
+    Raises NotWell on timeout.
+    """
     deadline = time.monotonic() + seconds
     looks = 0
     while True:
@@ -76,7 +79,7 @@ def _why_not(cluster: Cluster, known: Collection[int]) -> str | None:
         if why is not None:
             return why
         for node_id in known:
-            # One that was fenced a moment ago may still be named.
+            # A broker that was just fenced may still be listed, so ask it.
             cluster.broker(node_id).ask(_ANYTHING, m.MetadataResponse)
     except (ClientError, RemoteError, OSError) as fault:
         return str(fault)
@@ -91,7 +94,7 @@ def restart_nodes(
     tell: Tell,
     seconds: float,
 ) -> None:
-    """One after the other. `restart` has a node's process ended and started again, and need not wait for that."""
+    """Restart one node after the other. `restart` triggers a node's restart and need not wait for it."""
     for node in order:
         wait_until_well(cluster, known, seconds)
         began = time.monotonic()

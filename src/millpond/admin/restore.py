@@ -1,9 +1,9 @@
-"""A data folder made of a backup, or a look whether the backup is whole.
+"""Restore a data folder from a backup, or verify the backup.
 
-Whoever has read from the node since the backup was taken has seen offsets, leader epochs and producer ids that the
-restored one knows nothing of, and would give again for other records. Where the backup has all nodes of its cluster,
-which is one node alone or the cores of one machine, they go on a thousand epochs and a million ids ahead, by the
-order of a rescue (docs/decisions/0014); of several nodes, `millpond cluster rescue --restored` makes that order.
+Clients that read from the node after the backup was taken have seen offsets, leader epochs and producer ids that the
+restored node does not know and would reuse for other records. If the backup has all nodes of its cluster (a single
+node, or the cores of one machine), they continue a thousand epochs and a million ids ahead, by a rescue order
+(docs/decisions/0014). For a cluster of several nodes `millpond cluster rescue --restored` writes that order.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from millpond.node.entropy import SystemEntropy
 from millpond.node.private_files import make_private_folder
 
 ORDER_FILE: Final = "restore.order"
-"""In a folder that is being restored: all files are back, and the order says how its nodes go on."""
+"""Marks a folder whose files are all restored; it tells the nodes how to continue."""
 
 
 def verify(backup: Path, on_progress: Progress = lambda _: None) -> tuple[Manifest, list[str]]:
-    """Read all of it again; what is wrong, if anything."""
+    """Read and check the whole backup; returns its manifest and the problems found."""
     manifest = _manifest_of(backup)
     faults = []
     done = 0
@@ -83,9 +83,9 @@ def _fault_of(path: Path, stored: Stored) -> str | None:
 
 
 def restore(backup: Path, folder: Path, on_progress: Progress = lambda _: None) -> Manifest:
-    """Make a data folder of a backup. An interrupted one is gone on with.
+    """Restore a backup into a data folder, continuing an interrupted restore.
 
-    The folder says until the end that it is not whole, and no node starts in it. OSError where the disk gives up.
+    Until the end the folder is marked incomplete, and no node starts in it. Raises OSError on disk errors.
     """
     manifest = _manifest_of(backup)
     source = {"backup": str(backup.absolute()), "endedMs": manifest.ended_ms}
@@ -101,7 +101,7 @@ def restore(backup: Path, folder: Path, on_progress: Progress = lambda _: None) 
             _put_all_back(backup, folder, manifest, source, on_progress)
         _go_on_ahead(folder, manifest)
         note.unlink()
-        # Behind the note: as long as that is there this tells that the files are.
+        # After the note is gone: while the note exists, this file says that all files are restored.
         (folder / ORDER_FILE).unlink(missing_ok=True)
         RealDisk().sync_folder(str(folder))
     return manifest
@@ -129,7 +129,7 @@ def _put_all_back(
 
 
 def _go_on_ahead(folder: Path, manifest: Manifest) -> None:
-    """Nothing that clients may have seen since the backup is given to them again for something else."""
+    """Skip epochs and ids that clients may have seen since the backup, so that none is reused."""
     disk = RealDisk()
     roots = [str(folder / root).rstrip("/") for root in manifest.roots]
     kept = folder / ORDER_FILE
@@ -156,10 +156,10 @@ def _go_on_ahead(folder: Path, manifest: Manifest) -> None:
 
 
 def _order(roots: Sequence[str], ended_ms: int) -> Order | None:
-    """For all nodes of the cluster; None where others are elsewhere."""
+    """The rescue order for all nodes of the cluster; None if some nodes are not in the backup."""
     survivors = []
     for root in roots:
-        # The backup may be that of a node that had not heard from its cluster yet.
+        # The backed-up node may not have received any metadata yet.
         with contextlib.suppress(NoMetadata):
             survivors.append(read_survivor(RealDisk(), root))
     if not survivors:
@@ -173,7 +173,7 @@ def _order(roots: Sequence[str], ended_ms: int) -> Order | None:
 
 
 def other_nodes(folder: Path) -> tuple[int, ...]:
-    """The other nodes of the cluster that the node of this restored folder belongs to; none if it is all there is."""
+    """The other nodes of the restored node's cluster; empty if it was the only one."""
     try:
         survivor = read_survivor(RealDisk(), str(folder))
     except CannotRescue:
@@ -195,7 +195,7 @@ def _put_back(source: Path, path: Path, stored: Stored) -> None:
 
 
 def _has(path: Path, stored: Stored) -> bool:
-    """Whether an interrupted restore has put it there: its name comes last."""
+    """Whether an interrupted restore has finished this file: it is renamed into place last."""
     try:
         return path.stat().st_size == stored.size
     except FileNotFoundError:

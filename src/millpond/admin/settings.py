@@ -1,7 +1,7 @@
-"""Settings of topics, nodes and groups: what each is, where that comes from and what it means; changing them.
+"""Settings of topics, nodes and groups: their values, sources and meanings; and changing them.
 
-All of it is asked of the cluster, so it is as true for Kafka as for Millpond. Where a cluster does not say what a
-setting means, our own declaration does.
+Everything is read from the cluster, so it holds for Kafka as well as for Millpond. Where a cluster does not document
+a setting, our own declaration does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from millpond.wire import messages as m
 What = Literal["topic", "node", "group"]
 
 REGISTRIES: Final[Mapping[What, Registry]] = {"topic": TOPIC, "node": NODE, "group": GROUP}
-"""What this version declares of each; a cluster of another version may know more or fewer."""
+"""The settings this version declares; a cluster of another version may have more or fewer."""
 
 SOURCES: Final = {
     1: "topic",
@@ -35,11 +35,11 @@ SOURCES: Final = {
     5: "default",
     8: "group",
 }
-"""Where a setting's value comes from, by the protocol's number."""
+"""Sources of a setting's value, by their numbers in the protocol."""
 
 DEFAULT_SOURCE: Final = 5
 EVERY_NODE: Final = "all"
-"""What stands for the name of a node where all nodes are meant that are told nothing else."""
+"""Used as a node's name for the cluster-wide default of all nodes."""
 
 _TYPES: Final[Mapping[What, int]] = {"topic": 2, "node": 4, "group": 32}
 _OWN_SOURCES: Final[Mapping[What, int]] = {"topic": 1, "node": 2, "group": 8}
@@ -48,16 +48,16 @@ _OF_LISTENER: Final = "listener.name."
 _SET: Final = 0
 _DELETE: Final = 1
 _TAG: Final = re.compile(r"</?[a-z][^<>]{0,200}>", re.IGNORECASE)
-"""Kafka writes what its settings mean for a web page."""
+"""Kafka documents its settings in HTML."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What has settings: a topic, a node or a group."""
+    """A resource with settings: a topic, a node or a group."""
 
     what: What
     name: str
-    """Of a node its number, or EVERY_NODE."""
+    """For a node, its id or EVERY_NODE."""
 
     def __str__(self) -> str:
         return "all nodes" if self.is_every_node else f"{self.what} {self.name}"
@@ -72,28 +72,28 @@ class Subject:
 
     @property
     def own_source(self) -> int:
-        """Where its own values come from, by the protocol's number."""
+        """The protocol's number for values set on this resource itself."""
         return _EVERY_SOURCE if self.is_every_node else _OWN_SOURCES[self.what]
 
 
 @dataclass(frozen=True, slots=True)
 class SettingFacts:
-    """One setting as it stands."""
+    """The current state of one setting."""
 
     name: str
     value: str | None
-    """None: it has none, or it is a secret."""
+    """None: no value, or a secret."""
     source: str
     is_own: bool
-    """Whether it was set for this topic, node or group, and can be unset."""
+    """Whether it is set on this topic, node or group, and can be unset."""
     otherwise: str | None
-    """What it would be without that; None where the cluster does not say."""
+    """The value after unsetting it; None if the cluster does not report it."""
     is_fixed: bool
-    """Whether it can only be set when the node starts."""
+    """Whether it is read-only while the node runs."""
     kind: str
     meaning: str
     is_secret: bool = False
-    """The cluster does not tell its value, and nobody else should."""
+    """The cluster does not return its value, and it must not be printed."""
 
     @property
     def is_default(self) -> bool:
@@ -105,12 +105,12 @@ class Change:
     name: str
     before: str | None
     after: str | None
-    """None: not known, or a secret."""
+    """None: unknown, or a secret."""
     is_secret: bool = False
 
 
 def read_settings(cluster: Cluster, subject: Subject) -> list[SettingFacts]:
-    """Every setting that it has, by name; for all nodes those that were set for all."""
+    """All settings of the resource by name; for EVERY_NODE only those set cluster-wide."""
     check_exists(cluster, subject)
     kind = m.DescribeConfigsRequest
     resource = kind.DescribeConfigsResource(
@@ -137,10 +137,10 @@ def change_settings(
     *,
     dry: bool = False,
 ) -> list[Change]:
-    """Set and unset, all or nothing; `dry` asks the cluster whether it would.
+    """Set and unset, all or nothing; `dry` only validates.
 
-    Names that it does not know are refused here: a broker takes any, in case a plugin wants it, and a slip of the
-    finger would be remembered without effect.
+    Unknown names are refused here: a broker accepts any name, in case a plugin uses it, so a typo would be stored
+    without effect.
     """
     now = {each.name: each for each in read_settings(cluster, subject)}
     known = _known(cluster, subject, now)
@@ -151,7 +151,7 @@ def change_settings(
             raise _unknown_setting(subject, name, known)
         if facts.is_secret:
             secrets.add(name)
-        # Kafka calls what a single listener has fixed, and takes it all the same.
+        # Kafka reports listener-prefixed settings as read-only, but accepts changes to them.
         if facts.is_fixed and not name.startswith(_OF_LISTENER):
             raise Refused(
                 f"{name} can only be set when a node starts: with `millpond up --set {name}=…`, or of Apache Kafka "
@@ -159,7 +159,7 @@ def change_settings(
             )
     alter_settings(cluster, subject, to_set, to_unset, dry=dry)
     changes = [
-        # A secret that is set is not repeated: what a command prints ends in somebody's log.
+        # Secrets are not echoed: command output ends up in logs.
         Change(name, None, None, is_secret=True) if name in secrets else Change(name, _value(now.get(name)), value)
         for name, value in to_set.items()
     ]
@@ -171,7 +171,7 @@ def change_settings(
 
 
 def find_settings(cluster: Cluster, subject: Subject, names: Collection[str]) -> list[SettingFacts]:
-    """The settings of these names, in their order; one that is not there is refused with the nearest name."""
+    """The settings with these names, in order; an unknown name is refused with the nearest match."""
     now = {each.name: each for each in read_settings(cluster, subject)}
     for name in names:
         if name not in now:
@@ -190,7 +190,7 @@ def alter_settings(
     *,
     dry: bool = False,
 ) -> None:
-    """Set and unset without a look at the names first."""
+    """Set and unset without checking the names first."""
     kind = m.IncrementalAlterConfigsRequest
     changes = [kind.AlterableConfig(name=name, config_operation=_SET, value=value) for name, value in to_set.items()]
     changes += [kind.AlterableConfig(name=name, config_operation=_DELETE, value=None) for name in to_unset]
@@ -208,7 +208,7 @@ def alter_settings(
 
 
 def check_exists(cluster: Cluster, subject: Subject) -> None:
-    """Refused where there is no such topic or node. A group may be told something before it comes into being."""
+    """Refused if the topic or node does not exist. A group may have settings before it exists."""
     if subject.what == "topic":
         known = cluster.topics()
         if subject.name not in known:
@@ -220,7 +220,7 @@ def check_exists(cluster: Cluster, subject: Subject) -> None:
 
 
 def _known(cluster: Cluster, subject: Subject, now: Mapping[str, SettingFacts]) -> Mapping[str, SettingFacts]:
-    """All that can be asked for; of all nodes only that is told which was set, so one of them says what it has."""
+    """All known settings. For EVERY_NODE the cluster returns only the ones set, so one node supplies the rest."""
     if not subject.is_every_node:
         return now
     node = next(iter(sorted(cluster.addresses())))
@@ -228,8 +228,10 @@ def _known(cluster: Cluster, subject: Subject, now: Mapping[str, SettingFacts]) 
 
 
 def _of_listener(subject: Subject, name: str, known: Mapping[str, SettingFacts]) -> SettingFacts | None:
-    """The setting that a name such as `listener.name.inside.max.connections` is about: a listener of Apache Kafka may
-    have a value of its own, and nothing is said of those that have none."""
+    """The base setting of a listener-prefixed name such as `listener.name.inside.max.connections`.
+
+    Apache Kafka accepts these per-listener overrides, but does not list those that are unset.
+    """
     if subject.what != "node" or not name.startswith(_OF_LISTENER):
         return None
     fits = [each for each in known if name.endswith(f".{each}")]
@@ -241,14 +243,14 @@ def _unknown_setting(subject: Subject, name: str, known: Collection[str]) -> Ref
 
 
 def _connection(cluster: Cluster, subject: Subject) -> BrokerConnection:
-    """Each node answers for itself; all else any of them knows."""
+    """Only the node itself knows its settings; any node knows all others."""
     if subject.what == "node" and not subject.is_every_node:
         return cluster.broker(int(subject.name))
     return cluster.any()
 
 
 def _facts(subject: Subject, entry: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> SettingFacts:
-    # What has no value gives way to the next: of Apache Kafka `log.retention.ms` to `log.retention.hours`.
+    # A synonym without a value is skipped: in Apache Kafka `log.retention.ms` falls back to `log.retention.hours`.
     others = [each for each in entry.synonyms if each.source != subject.own_source and each.value is not None]
     declared = REGISTRIES[subject.what]
     meaning = entry.documentation or (declared.get(entry.name).doc if entry.name in declared else "")
@@ -266,7 +268,7 @@ def _facts(subject: Subject, entry: m.DescribeConfigsResponse.DescribeConfigsRes
 
 
 def _in_unit(name: str, other: m.DescribeConfigsResponse.DescribeConfigsSynonym) -> str | None:
-    """What would count instead, where what stands behind `retention.ms` may be `log.retention.hours`."""
+    """The fallback value, converted if its unit differs: `retention.ms` may fall back to `log.retention.hours`."""
     if other.value is None or other.name == name:
         return other.value
     if name in COARSE:
@@ -278,7 +280,7 @@ def _in_unit(name: str, other: m.DescribeConfigsResponse.DescribeConfigsSynonym)
 
 
 def kind_name(number: int) -> str:
-    """A type of settings by the protocol's number, in words."""
+    """The name of a setting type, given its number in the protocol."""
     words = {
         Kind.BOOLEAN.value: "true or false",
         Kind.STRING.value: "text",

@@ -1,8 +1,7 @@
-"""How evenly a topic's partitions are loaded, by which keys, and what would help: asked of any cluster.
+"""How evenly a topic's partitions are loaded, by which keys, and what would help.
 
-A look over all topics reads nothing but sizes. A look at one topic reads the latest records of a span of time: of
-each partition as large a share of what it got in that time as of the others, so that what is read is as uneven as
-the whole.
+The overview of all topics reads only partition sizes. The report on one topic reads the latest records of a time
+range, the same share of each partition's records, so that the sample is as skewed as the whole.
 """
 
 from __future__ import annotations
@@ -26,31 +25,31 @@ from millpond.wire.partitioner import murmur2
 from millpond.wire.records import Record
 
 EVEN: Final = 1.25
-"""The busiest partition beside the average: up to this it is even."""
+"""Up to this ratio of the busiest partition to the average, the load counts as even."""
 HOTTEST: Final = 20
 TIMES_MORE: Final = (2, 3, 4)
-"""How many times the partitions are tried."""
+"""Multiples of the partition count to try."""
 KEY_BYTES_MAX: Final = 128 << 20
-"""So much memory the keys of one look may take."""
+"""Memory limit for the keys of one report."""
 KEY_COST_BYTES: Final = 800
-"""What a key takes beside its own bytes, in what is kept and in what is reckoned from it."""
+"""Memory cost of a key besides its own bytes, stored and derived."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicBalance:
-    """What lies in a topic's partitions."""
+    """The distribution of bytes over a topic's partitions."""
 
     topic: str
     partitions: int
     bytes: int
     busiest: int
-    """The partition that holds most."""
+    """The largest partition."""
     busiest_bytes: int
     imbalance: float
 
 
 def topic_balances(cluster: Cluster) -> list[TopicBalance]:
-    """Of all topics with more than one partition, the most uneven first; the cluster's own are left out."""
+    """All topics with more than one partition, most uneven first, without internal topics."""
     sizes = partition_sizes(cluster)
     balances = []
     for name, topic in cluster.topics().items():
@@ -70,9 +69,9 @@ def topic_balances(cluster: Cluster) -> list[TopicBalance]:
 class SkewFacts:
     report: Report
     records: int
-    """That came to the topic in the span of time."""
+    """Records written to the topic in the time range."""
     records_read: int
-    """The latest of them; with fewer, the report is an estimate."""
+    """How many of the latest were read; if fewer than `records`, the report is an estimate."""
     is_estimate: bool
 
 
@@ -83,7 +82,7 @@ class _Sum:
 
 
 class SkewLook:
-    """Reads a topic's records a while at a time, so that it can be watched and stopped."""
+    """Samples a topic's records in steps, so that it can report progress and be stopped."""
 
     def __init__(self, cluster: Cluster, topic: str, since_ms: int | None, records_max: int) -> None:
         info = find_topic(cluster, topic)
@@ -102,7 +101,7 @@ class SkewLook:
             each: (bounds[each].end - _part(self._came[each.partition], share), bounds[each].end) for each in led
         }
         self.total = sum(end - start for start, end in self._ranges.values())
-        """Offsets to look at; not each of them need have a record."""
+        """Offsets to read; not every offset holds a record."""
         self.scanned = 0
         self.is_done = not self.total
         self._key_bytes = 0
@@ -111,7 +110,7 @@ class SkewLook:
         self._walk = self._records()
 
     def go_on(self, seconds: float) -> None:
-        """Read for so long."""
+        """Read for `seconds`."""
         deadline = time.monotonic() + seconds
         for partition, record in self._walk:
             self._add(partition, record)
@@ -129,8 +128,8 @@ class SkewLook:
                 self.scanned = before + record.offset + 1 - start
                 yield partition.partition, record
             before += end - start
-            # Offsets without a record (the ends of transactions, and what was compacted away) do not count: as many
-            # of those that were not read have one.
+            # Offsets without a record (control records, compacted records) do not count: assume the unread part has
+            # the same share of them.
             read, index = self._read[partition.partition].records, partition.partition
             self._came[index] = round(self._came[index] * read / (end - start)) if end > start else 0
 
@@ -144,9 +143,9 @@ class SkewLook:
             each.bytes += size
 
     def facts(self) -> SkewFacts:
-        """What is known so far."""
+        """The report so far."""
         read = {index: each.records for index, each in self._read.items()}
-        # What was read of a partition stands for all that came to it.
+        # Scale what was read of a partition up to everything written to it.
         weights = {index: self._came[index] / records for index, records in read.items()}
         records_read = round(sum(read.values()))
         mean = sum(each.bytes for each in self._read.values()) / max(1, records_read)
@@ -154,7 +153,7 @@ class SkewLook:
             PartitionLoad(
                 index,
                 came,
-                # One that was not come to, because time was up, is taken for one of usual records.
+                # A partition not reached in time is assumed to have records of average size.
                 round(self._read[index].bytes * weights[index] if index in weights else came * mean),
             )
             for index, came in sorted(self._came.items())
@@ -207,7 +206,7 @@ def _report(
 def _predictions(by_key: Mapping[bytes, _Sum], keyless_bytes: float, count: int) -> Iterator[Prediction]:
     hashes = [(_hash(key), each.bytes) for key, each in by_key.items()]
     for tried in (count, *(count * times for times in TIMES_MORE)):
-        # Clients spread what has no key evenly.
+        # Clients spread records without a key evenly.
         loads = [keyless_bytes / tried] * tried
         for number, size in hashes:
             loads[number % tried] += size

@@ -1,7 +1,7 @@
-"""How fast moves may copy: the limit on replicas that are not in sync, set and taken away as Kafka's own tools do.
+"""Replication throttles for partition moves, set and removed as Kafka's own tools do.
 
-A topic names the replicas that are held back, a node how much it gives and takes. The lists are set before the rates
-and taken away after them: whatever a command that was killed has left behind is found by the lists.
+A topic lists its throttled replicas, a node has its rates. The lists are set before the rates and removed after them,
+so that leftovers of a killed command can be found by the lists.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millpond.wire import messages as m
 
 LISTS: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 ALL: Final = "*"
-"""Every replica: a list that no tool of ours writes, and so none takes away."""
+"""Throttles every replica. Our tools never write this, so they never remove it."""
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 _TOPIC: Final = 2
@@ -32,11 +32,11 @@ _SET: Final = 0
 _DELETE: Final = 1
 
 Rates = Mapping[int, Mapping[str, str]]
-"""Of each node, what it was told of its rates while it runs."""
+"""The dynamic rate settings of each node."""
 
 
 def set_throttle(cluster: Cluster, moves: Sequence[Planned], rate: int) -> Rates:
-    """No node gives or takes more bytes a second for these moves; what the nodes were told before."""
+    """Limit each node to `rate` bytes per second for these moves; returns the previous rates."""
     named: dict[str, tuple[set[str], set[str]]] = {}
     nodes: set[int] = set()
     for move in moves:
@@ -64,10 +64,10 @@ def set_throttle(cluster: Cluster, moves: Sequence[Planned], rate: int) -> Rates
 
 
 def clear_throttle(cluster: Cluster, free: Collection[TopicPartition] = (), before: Rates | None = None) -> bool:
-    """Take away what holds nobody back, also what a killed command has left; whether nobody is held back now.
+    """Remove throttles that are no longer needed, including leftovers; returns whether none remain.
 
-    Replicas of a partition that moves, or that has some out of sync, stay named, but for those that are `free` to go
-    as fast as they can. `before` is what the nodes were told of their rates before.
+    Replicas of a partition that is moving or under-replicated stay throttled, except partitions in `free`. `before`
+    holds the rates to restore.
     """
     topics = cluster.topics()
     under_way = moves_under_way(cluster)
@@ -108,7 +108,7 @@ def _is_needed(
 
 
 def _lists(cluster: Cluster, topics: Sequence[str]) -> dict[str, list[set[str]]]:
-    """Of each topic that is still there, the replicas that it names."""
+    """The throttled replicas of each existing topic."""
     kind = m.DescribeConfigsRequest
     lists: dict[str, list[set[str]]] = {}
 
@@ -132,7 +132,7 @@ def _lists(cluster: Cluster, topics: Sequence[str]) -> dict[str, list[set[str]]]
 
 
 def _rates(cluster: Cluster, nodes: Iterable[int]) -> dict[int, dict[str, str]]:
-    """Each node answers for itself; one that is away copies nothing either."""
+    """Ask each node for its own rates; a node that is down copies nothing."""
     kind = m.DescribeConfigsRequest
     rates: dict[int, dict[str, str]] = {}
     there = cluster.addresses()
@@ -154,7 +154,7 @@ def _rates(cluster: Cluster, nodes: Iterable[int]) -> dict[int, dict[str, str]]:
 
 
 def _alter_node(cluster: Cluster, node: int, settings: Mapping[str, str | None]) -> None:
-    """None: back to what it is without anybody's word."""
+    """Change a node's settings; None removes the dynamic value."""
     kind = m.IncrementalAlterConfigsRequest
     changes = [
         kind.AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
@@ -168,7 +168,7 @@ def _alter_node(cluster: Cluster, node: int, settings: Mapping[str, str | None])
         try:
             connection = cluster.broker(node)
         except Unreachable:
-            # A node that has gone meanwhile copies nothing, and a rate without a list holds nobody back.
+            # A node that is down copies nothing, and a rate without a list has no effect.
             return
         (result,) = connection.ask(kind(resources=[resource]), m.IncrementalAlterConfigsResponse).responses
         check(result.error_code, f"Node {node} keeps its settings", result.error_message)

@@ -1,4 +1,4 @@
-"""Delegation tokens of a cluster: made, renewed, ended and listed. Whoever has one logs in with it as its owner."""
+"""Create, renew, expire and list delegation tokens, which log a client in as their owner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.remote.errors import check
 from millpond.wire import messages as m
 
 AT_ONCE_MS = -1
-"""Ends a token now."""
+"""Expires a token immediately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,20 @@ class Token:
     issued_ms: int
     expires_ms: int
     lasts_until_ms: int
-    """However often it is renewed."""
+    """The maximum lifetime, regardless of renewals."""
     renewers: tuple[str, ...] = ()
     hmac: bytes = field(default=b"", repr=False)
 
     @property
     def password(self) -> str:
-        """What to log in with; as good as the owner's password."""
+        """The password to log in with; as powerful as the owner's."""
         return b64encode(self.hmac).decode()
 
 
 def create_token(
     cluster: Cluster, owner: str | None = None, renewers: Sequence[str] = (), max_lifetime_ms: int = -1
 ) -> Token:
-    """For whoever asks, or for `owner` if they may; `renewers` and `owner` are names of users."""
+    """Create a token for the caller, or for `owner` if permitted; `renewers` and `owner` are user names."""
     request = m.CreateDelegationTokenRequest(
         owner_principal_type=USER if owner is not None else None,
         owner_principal_name=owner,
@@ -70,7 +70,7 @@ def create_token(
 
 
 def list_tokens(cluster: Cluster, owners: Sequence[str] | None = None) -> list[Token]:
-    """All that whoever asks may see, or those of these users."""
+    """All tokens visible to the caller, or those of these owners."""
     wanted = (
         None
         if owners is None
@@ -98,7 +98,7 @@ def find_token(cluster: Cluster, token_id: str) -> Token:
 
 
 def renew_token(cluster: Cluster, token: Token, period_ms: int = -1) -> int:
-    """Let it last for so long from now on, or as long as is usual; until when it does."""
+    """Extend the token by this period, or by the cluster's default; returns its new expiry time."""
 
     def ask() -> int:
         request = m.RenewDelegationTokenRequest(hmac=token.hmac, renew_period_ms=period_ms)
@@ -110,7 +110,7 @@ def renew_token(cluster: Cluster, token: Token, period_ms: int = -1) -> int:
 
 
 def expire_token(cluster: Cluster, token: Token, period_ms: int = AT_ONCE_MS) -> int:
-    """Let it end now, or so long from now; when it does."""
+    """Expire the token now, or this long from now; returns its expiry time."""
 
     def ask() -> int:
         request = m.ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=period_ms)

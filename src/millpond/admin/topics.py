@@ -1,4 +1,4 @@
-"""Topics: which there are, what is in them, what they are set to; creating, growing, altering and deleting them."""
+"""List and describe topics; create, grow, alter and delete them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from millpond.wire import messages as m
 _TOPIC: Final = 2
 _LOG_DIRS_NEWEST: Final = 1
 _DELETE_NEWEST: Final = 5
-"""The last version in which topics go by their names alone."""
+"""The last DeleteTopics version that names topics only by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSetting:
     name: str
     value: str | None
-    """None: it is a secret."""
+    """None for a secret."""
     source: str
 
 
@@ -34,13 +34,13 @@ class TopicSetting:
 class PartitionFacts:
     partition: int
     leader: int
-    """-1 while there is none."""
+    """-1 if there is no leader."""
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
     start: int | None
     end: int | None
     size_bytes: int | None
-    """What its leader holds on disk; None where that is not known."""
+    """The leader's size on disk; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class TopicFacts:
     name: str
     partitions: tuple[PartitionFacts, ...]
     settings: tuple[TopicSetting, ...]
-    """Those that are not simply the default."""
+    """The non-default settings."""
 
 
 def find_topic(cluster: Cluster, name: str) -> TopicInfo:
@@ -56,7 +56,7 @@ def find_topic(cluster: Cluster, name: str) -> TopicInfo:
 
 
 def find_topics(cluster: Cluster, names: Iterable[str], *, to_create: bool = True) -> dict[str, TopicInfo]:
-    """The topics of these names; one that is not there is refused with the nearest name."""
+    """The topics with these names; an unknown name is refused with the nearest match."""
     known = cluster.topics()
     wanted = list(dict.fromkeys(names))
     for name in wanted:
@@ -66,7 +66,7 @@ def find_topics(cluster: Cluster, names: Iterable[str], *, to_create: bool = Tru
 
 
 def led_partitions(topics: Iterable[TopicInfo]) -> list[TopicPartition]:
-    """All that have a leader: of others there is nobody to ask."""
+    """The partitions with a leader: the others cannot be queried."""
     return [
         TopicPartition(topic.name, index)
         for topic in topics
@@ -102,7 +102,7 @@ def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[TopicFacts]:
 
 
 def own_settings(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[TopicSetting, ...]]:
-    """The settings of each topic that are not simply the default."""
+    """The non-default settings of each topic."""
     kind = m.DescribeConfigsRequest
     request = kind(
         resources=[
@@ -128,7 +128,7 @@ def own_settings(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[Topi
 
 
 def partition_sizes(cluster: Cluster) -> dict[tuple[int, TopicPartition], int]:
-    """Bytes on disk by broker and partition. Where a broker does not answer they are simply not known."""
+    """Bytes on disk by broker and partition. Brokers that do not answer are missing."""
     sizes: dict[tuple[int, TopicPartition], int] = {}
     for broker in cluster.addresses():
         try:
@@ -147,7 +147,7 @@ def partition_sizes(cluster: Cluster) -> dict[tuple[int, TopicPartition], int]:
 
 
 def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
-    """Give the topic this many partitions; it cannot be given fewer than it has."""
+    """Increase the partition count to `partitions`; it cannot be decreased."""
     count = len(find_topic(cluster, name).partitions)
     if partitions < count:
         raise Refused(
@@ -168,17 +168,17 @@ def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
 
 
 def alter_topic(cluster: Cluster, name: str, settings: Mapping[str, str], unset: Collection[str] = ()) -> None:
-    """Change settings; a name that is to be unset and that no topic has is refused, and then nothing is changed."""
+    """Change settings; if a name to unset is not a topic setting, nothing is changed."""
     topic = Subject("topic", name)
     if unset:
         change_settings(cluster, topic, settings, unset)
     else:
-        # What is wrong with a name or a value the cluster says itself.
+        # The cluster validates names and values itself.
         alter_settings(cluster, topic, settings)
 
 
 def delete_topics(cluster: Cluster, names: Collection[str]) -> None:
-    """Delete them with all that is in them; all of them exist, or nothing is deleted."""
+    """Delete the topics and their records; if any does not exist, nothing is deleted."""
     find_topics(cluster, names, to_create=False)
     request = m.DeleteTopicsRequest(topic_names=list(dict.fromkeys(names)), timeout_ms=cluster.patience_ms)
     response = cluster.controller().ask(request, m.DeleteTopicsResponse, newest=_DELETE_NEWEST)
@@ -188,7 +188,7 @@ def delete_topics(cluster: Cluster, names: Collection[str]) -> None:
 
 
 def delete_records(cluster: Cluster, before: Mapping[TopicPartition, int]) -> None:
-    """Cut each partition from its beginning: everything before the offset goes."""
+    """Delete all records before the given offset of each partition."""
     kind = m.DeleteRecordsRequest
     for partition, offset in before.items():
         topic = kind.DeleteRecordsTopic(

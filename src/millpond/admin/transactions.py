@@ -1,4 +1,4 @@
-"""Transactions: which are open, what they hold back, and a way out for those that hang. Needs Kafka 3.0 or newer."""
+"""List open transactions and the records they hold back; abort hanging ones. Needs Kafka 3.0 or newer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATES: Final = {
     "Dead": "dead",
     "PrepareEpochFence": "aborting",
 }
-"""What people call the states, by their names in the protocol."""
+"""Display names of the states, by their names in the protocol."""
 
 OPEN: Final = ("ongoing", "committing", "aborting")
 
@@ -39,13 +39,13 @@ class Transaction:
     producer_epoch: int
     timeout_ms: int
     started_ms: int | None
-    """When the one under way began; None when none is."""
+    """Start time of the ongoing transaction; None if there is none."""
     partitions: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OpenProducer:
-    """A producer whose transaction has begun in a partition and not ended there."""
+    """A producer with an open transaction in a partition."""
 
     partition: TopicPartition
     producer_id: int
@@ -56,10 +56,10 @@ class OpenProducer:
 
 
 def list_transactions(cluster: Cluster, producer_ids: Sequence[int] = ()) -> list[Transaction]:
-    """Every transactional id that the coordinators know; or those of some producers."""
+    """Every transactional id known to the coordinators, or those of some producers."""
     names = remote.list_ids(cluster, producer_ids=producer_ids)
     described = remote.describe(cluster, names)
-    # One that has gone since it was listed is left out.
+    # Ids that expired since the list was made are left out.
     return [_transaction(described[name]) for name in names if name in described]
 
 
@@ -73,19 +73,19 @@ def describe_transaction(cluster: Cluster, name: str) -> Transaction:
 
 
 def abort_transaction(cluster: Cluster, name: str) -> Transaction:
-    """Abort what is open under the id, and refuse whoever had the id from now on; the transaction as it was."""
+    """Abort the id's open transaction and fence its producer; returns the transaction as it was."""
     transaction = describe_transaction(cluster, name)
     if transaction.state == "committing":
         raise Refused(f"{name} is being committed, which cannot be undone: it ends when all its partitions are up.")
     if transaction.state not in ("ongoing", "aborting"):
         raise Refused(f"{name} has no open transaction: its last state is {transaction.state}.")
-    # The id keeps its timeout: whoever comes next with it may rely on that.
+    # Keep the id's transaction timeout: its next producer may rely on it.
     remote.init_producer(cluster, name, transaction.timeout_ms)
     return transaction
 
 
 def open_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[OpenProducer]:
-    """Who has an open transaction in these partitions, as their leaders know it."""
+    """Producers with an open transaction in these partitions, according to the partition leaders."""
     wanted = sorted(set(partitions))
     producers: list[OpenProducer] = []
 
@@ -99,19 +99,19 @@ def open_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> li
 
 
 def hanging_producers(cluster: Cluster, topics: Iterable[str] = ()) -> list[OpenProducer]:
-    """The open ones that no coordinator will end, in some topics or in all; not in partitions without a leader."""
+    """Open transactions that no coordinator will end, in some topics or all; skips leaderless partitions."""
     known = find_topics(cluster, topics, to_create=False) or cluster.topics()
     first = open_producers(cluster, led_partitions(known.values()))
     if not first:
         return []
     owned = owners(cluster, first)
-    # One that ended between the two questions would look like one that hangs: the third tells them apart.
+    # A transaction that ended between the two requests would look hanging, so ask the leaders again.
     again = set(open_producers(cluster, {each.partition for each in first}))
     return [each for each in first if each not in owned and each in again]
 
 
 def owners(cluster: Cluster, producers: Sequence[OpenProducer]) -> dict[OpenProducer, Transaction]:
-    """The transactions by which coordinators will end these; one that hangs has none."""
+    """The coordinator's transaction of each producer; a hanging one has none."""
     known = {
         (each.producer_id, partition): each
         for each in list_transactions(cluster, sorted({each.producer_id for each in producers}))
@@ -124,9 +124,9 @@ def owners(cluster: Cluster, producers: Sequence[OpenProducer]) -> dict[OpenProd
 def abort_hanging(
     cluster: Cluster, partition: TopicPartition, producer_id: int, *, force: bool = False
 ) -> OpenProducer:
-    """Write the end of the transaction into the partition itself, past the coordinator; what was open there.
+    """Write an abort marker to the partition, bypassing the coordinator; returns the aborted producer.
 
-    Refused if a coordinator would still end it, unless `force`: it may then end half.
+    Refused if a coordinator would still end the transaction, unless `force`: it may then end only partly.
     """
     known = find_topics(cluster, [partition.topic], to_create=False)[partition.topic].partitions
     if partition.partition not in known:
@@ -149,7 +149,7 @@ def abort_hanging(
 
 
 def held_back(cluster: Cluster, producers: Iterable[OpenProducer]) -> dict[TopicPartition, int]:
-    """How many records readers of committed ones wait for, by partition."""
+    """Offsets that read_committed consumers cannot read yet, by partition."""
     partitions = sorted({each.partition for each in producers})
     stable = offsets.latest(cluster, partitions, "read_committed")
     ends = offsets.latest(cluster, partitions)
@@ -164,7 +164,7 @@ def _write_abort(cluster: Cluster, producer: OpenProducer, where: str) -> None:
         producer_epoch=producer.producer_epoch,
         transaction_result=False,
         topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
-        # A producer that never ended a transaction before has none yet: 0 is not newer than any.
+        # The epoch is -1 before the producer's first marker; 0 is never newer than the current one.
         coordinator_epoch=max(producer.coordinator_epoch, 0),
     )
 

@@ -1,7 +1,7 @@
-"""Users of a cluster that log in with a password (SCRAM): listed, added, given another password, removed.
+"""SCRAM users of a cluster: list, add, change passwords, remove.
 
-The password itself never leaves this process: it is salted and hashed here, as Kafka's own tools do, and the cluster
-keeps what is enough to recognise it.
+The password never leaves this process: it is salted and hashed here, as Kafka's own tools do, and the cluster stores
+only what it needs to verify it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from millpond.remote.errors import check
 from millpond.wire import messages as m
 
 MECHANISMS: Final[Mapping[str, tuple[int, str]]] = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
-"""The number of each in the protocol, and its hash."""
+"""Protocol number and hash function of each mechanism."""
 
 ITERATIONS: Final = 8_192
-"""Kafka takes 4,096 to 16,384. More costs whoever guesses, and each login of whoever knows."""
+"""Kafka accepts 4,096 to 16,384. More slows down guessing, but also every login."""
 
 SALT_BYTES: Final = 32
 PASSWORD_BYTES: Final = 24
-"""Of one that is made up: more than anybody could guess, and 32 signs that need no quotes anywhere."""
+"""Length of a generated password: unguessable, and 32 characters that need no quoting anywhere."""
 
 _NAMES: Final = {number: name for name, (number, _) in MECHANISMS.items()}
 
@@ -35,7 +35,7 @@ _NAMES: Final = {number: name for name, (number, _) in MECHANISMS.items()}
 class User:
     name: str
     mechanisms: Mapping[str, int]
-    """How often the password is hashed, by the name of each mechanism."""
+    """Iteration count by mechanism."""
 
 
 def random_password() -> str:
@@ -43,7 +43,7 @@ def random_password() -> str:
 
 
 def list_users(cluster: Cluster, names: Collection[str] | None = None) -> list[User]:
-    """All of them, or those of these names that there are."""
+    """All users, or those of `names` that exist."""
     wanted = None if names is None else [m.DescribeUserScramCredentialsRequest.UserName(name=each) for each in names]
 
     def ask() -> list[User]:
@@ -72,7 +72,7 @@ def set_password(
     mechanisms: Sequence[str] = tuple(MECHANISMS),
     iterations: int = ITERATIONS,
 ) -> None:
-    """Add the user, or give them another password, for each of these mechanisms."""
+    """Add the user or change the password, for each of these mechanisms."""
     if not name or not password:
         raise Refused("A user has a name and a password; one of them is empty.")
     for each in mechanisms:
@@ -82,13 +82,13 @@ def set_password(
         upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
             name=name, mechanism=number, iterations=iterations, salt=salt, salted_password=salted
         )
-        # Brokers take one change of a user at a time.
+        # Brokers accept one change per user in a request.
         request = m.AlterUserScramCredentialsRequest(upsertions=[upsertion])
         _alter(cluster, request, f"the password of user {name} for {each} stays as it was")
 
 
 def remove_user(cluster: Cluster, name: str, mechanisms: Collection[str] = ()) -> None:
-    """Take away the password for these mechanisms, or for all: then there is no such user any more."""
+    """Remove the credentials for these mechanisms, or for all, which removes the user."""
     user = find_user(cluster, name)
     gone = [each for each in user.mechanisms if not mechanisms or each in mechanisms]
     if not gone:

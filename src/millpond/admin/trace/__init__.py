@@ -1,1 +1,1 @@
-"""Where a record's time goes on its way from a producer to a reader."""
+"""End-to-end latency of a record from producer to consumer, by hop."""

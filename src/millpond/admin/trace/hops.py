@@ -1,6 +1,6 @@
-"""From the times of many records to a latency budget: hops with their percentiles.
+"""Turn the timings of many records into a latency budget: hops with their percentiles.
 
-Pure: times go in, numbers come out.
+Pure.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """One record's way, in milliseconds."""
+    """Timings of one record, in milliseconds."""
 
     linger: float
-    """In the producer, until it was part of a request."""
+    """Time in the producer until the record is in a request."""
     send: float
-    """Until the request had left, and half a round trip of the network."""
+    """Time until the request is sent, plus half a network round trip."""
     broker: float
-    """What the broker took: append, and whatever acks=all waits for."""
+    """Time in the broker: the append, and with acks=all the wait for replication or sync."""
     acknowledge: float
     """The other half of the round trip."""
     process: float
-    """From the reader's first sight of it until it was done with it."""
+    """Time from the consumer's receipt of the record until it is processed."""
     acknowledged: float
-    """When the producer had its acknowledgement, and ..."""
+    """When the producer received the acknowledgement; like `arrived`, since the call of `produce`."""
     arrived: float
-    """... when the reader had the record, both since the call of `produce`."""
+    """When the consumer received the record."""
 
     @property
     def answered(self) -> float:
-        """When the broker sent the acknowledgement."""
         return self.linger + self.send + self.broker
 
     @property
@@ -42,14 +41,14 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """None: only known together with its neighbour."""
+    """One hop of the path; p99 and worst are None if only known together with the next hop."""
 
     name: str
     p50_ms: float
     p99_ms: float | None
     worst_ms: float | None
     begins_ms: float
-    """When it begins, at the median."""
+    """Median start time."""
     is_joined_with_next: bool = False
 
 
@@ -66,23 +65,26 @@ class Budget:
     hops: Sequence[Hop]
     totals: Sequence[Total]
     is_read_early: bool
-    """Readers have most records before the producer's acknowledgement leaves: their way begins at the append."""
+    """Most records reach the consumer before the acknowledgement leaves, so its path starts at the append."""
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that is not exceeded by this share of them."""
+    """The smallest value that at least this share of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
 
 def make_budget(records: Sequence[Times], leader_only_ms: Sequence[float], safe_name: str | None) -> Budget:
-    """`leader_only_ms` is what the broker took for twins of the records that only the leader had to append; it
-    tells the append from the rest, whose hop is called `safe_name`. Without a name there is no such hop."""
+    """Build the budget. `leader_only_ms` are broker times of twin records with acks=1.
+
+    They separate the append from the rest of the broker's time, a hop called `safe_name`; without a name there is no
+    such hop.
+    """
     worst = max(records, key=lambda record: record.end_to_end)
     hops: list[Hop] = []
 
     def add(name: str, begins_ms: float, of: Callable[[Times], float]) -> float:
-        """When it ends, at the median."""
+        """Add a hop; returns its median end time."""
         values = [of(record) for record in records]
         hops.append(Hop(name, median(values), percentile(values, 0.99), of(worst), begins_ms))
         return begins_ms + hops[-1].p50_ms

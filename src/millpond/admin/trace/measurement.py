@@ -1,8 +1,8 @@
-"""Records sent one at a time, and everything about their way that a client can see.
+"""Send records one at a time and measure everything a client can see of their path.
 
-The producer's own part comes from librdkafka's statistics, which are asked for so often that one record is alone in
-them. The network's part is half a TCP handshake each way: the kernel answers that, not the broker. What is left of
-the round trip is the broker's.
+The producer's part comes from librdkafka's statistics, requested so often that each report covers one record. The
+network's part is half a TCP handshake each way, which the kernel answers, not the broker. The rest of the round trip
+is the broker's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOG_APPEND_TIME: Final = 2
 
 
 class Leader(NamedTuple):
-    """Where the records go."""
+    """The partition leader that receives the records."""
 
     topic: str
     partition: int
@@ -45,22 +45,22 @@ class Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceOrder:
-    """What is sent, and how."""
+    """What to send, and how."""
 
     topic: str | None = None
-    """None for one that is made for it and deleted again."""
+    """None for a temporary topic, deleted afterwards."""
     partition: int = 0
     count: int = 50
     size: int = 1000
     linger_ms: float = 5
     acks: Literal["1", "all"] = "all"
     does_commit: bool = False
-    """The reader commits each record."""
+    """Whether the consumer commits after each record."""
 
 
 class Sent(NamedTuple):
     began: float
-    """By the monotonic clock, in seconds; the others are spans in milliseconds."""
+    """Monotonic clock, in seconds; the others are durations in milliseconds."""
     wall_ms: float
     latency_ms: float
     linger_ms: float
@@ -71,22 +71,22 @@ class Sent(NamedTuple):
 class Traced:
     records: Sequence[Times]
     leader_only_ms: Sequence[float]
-    """What the broker took for records that only the leader had to append; empty if none were sent."""
+    """Broker times of records with acks=1; empty if none were sent."""
     network_ms: float
-    """A round trip of the network alone."""
+    """Network round-trip time."""
     group: str
-    """As which the records were read back."""
+    """The consumer group that read the records."""
     clock_ms: float | None
-    """How far the broker's clock is ahead of ours, where it stamps what it appends."""
+    """How far the broker's clock is ahead of ours, for topics with LogAppendTime."""
 
 
 def measure(library: ClientLibrary, leader: Leader, order: TraceOrder, tell: Callable[[int], None]) -> Traced:
-    """`tell` hears how many records have been there and back; what it raises ends the measurement."""
+    """Run the measurement; `tell` is called with the number of records completed, and may raise to stop it."""
     size, linger_ms = order.size, order.linger_ms
     network_ms = _handshake_ms(leader.address)
     with _Reader(library, leader, order.does_commit) as reader:
         sender = _Sender(library, leader, order.acks, linger_ms)
-        # Only with acks=all is there something to tell apart.
+        # Only acks=all has a part beyond the leader's append.
         twin = _Sender(library, leader, "1", linger_ms) if order.acks == "all" else None
         for _ in range(WARM_UP):
             reader.wait_for(_one(sender, reader, size)[0])
@@ -104,7 +104,7 @@ def measure(library: ClientLibrary, leader: Leader, order: TraceOrder, tell: Cal
             records.append(times)
             if read.append_time_ms is not None:
                 appended_ms = sent.wall_ms + times.linger + times.send + times.broker / 2
-                # Timestamps are cut to whole milliseconds: on average half of one is missing.
+                # Timestamps are truncated to milliseconds: half of one is missing on average.
                 clocks_ms.append(read.append_time_ms + 0.5 - appended_ms)
     return Traced(records, leader_only_ms, network_ms, reader.group, median(clocks_ms) if clocks_ms else None)
 
@@ -131,7 +131,7 @@ def _times(sent: Sent, read: Read, network_ms: float) -> Times:
 
 
 def _handshake_ms(address: tuple[str, int]) -> float:
-    """The usual time of a TCP handshake. Names are looked up before, so that none of it is theirs."""
+    """Typical TCP handshake time. Names are resolved before, so that DNS is not included."""
     try:
         family, kind, number, _, target = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         spans = []
@@ -147,7 +147,7 @@ def _handshake_ms(address: tuple[str, int]) -> float:
 
 
 class _Sender:
-    """Sends one record at a time and learns from the statistics where its time went."""
+    """Sends one record at a time and takes its timings from the statistics."""
 
     def __init__(self, library: ClientLibrary, leader: Leader, acks: str, linger_ms: float) -> None:
         self._leader = leader
@@ -184,7 +184,9 @@ class _Sender:
         return Sent(began, wall_ms, latency_ms, *(self._mean_ms(part) for part in PARTS[:2]))
 
     def _wait_for_statistics(self) -> None:
-        """The next report may have been written before the acknowledgement came; the one after it was not."""
+        """Wait for the record's statistics. The next report may predate the acknowledgement; the
+        one after does not.
+        """
         enough = self._reports + 2
         deadline = time.monotonic() + ANSWER_SECONDS
         while self._reports < enough and not all(count for _, count in self._sums.values()):
@@ -193,7 +195,7 @@ class _Sender:
                 raise Refused("The client library gives no statistics: is statistics.interval.ms set with -X?")
 
     def _mean_ms(self, part: str) -> float:
-        # A question of the library's own (metadata, say) may have gone the same way meanwhile: then it is the mean.
+        # The library may have sent another request (metadata, say) to the same broker; then this is the mean.
         total, count = self._sums[part]
         return total / count / 1000 if count else 0.0
 
@@ -217,7 +219,7 @@ class Read(NamedTuple):
 
 
 class _Reader:
-    """A consumer on a thread of its own, which notes when each record came and when it was done with it."""
+    """A consumer on a separate thread that notes when each record arrived and was processed."""
 
     def __init__(self, library: ClientLibrary, leader: Leader, does_commit: bool) -> None:
         self._run = os.urandom(6).hex()
@@ -234,7 +236,7 @@ class _Reader:
                 "group.id": self.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
-                # Somebody's open transaction would hold our records back.
+                # Another producer's open transaction would hold our records back.
                 "isolation.level": "read_uncommitted",
             }
         )
@@ -259,7 +261,7 @@ class _Reader:
         self._consumer.close()
 
     def announce(self) -> tuple[int, dict[str, bytes]]:
-        """A number for the next record, and the headers that it is known by."""
+        """A number for the next record, and the headers that identify it."""
         self._announced += 1
         return self._announced, {HEADER: f"{self._run}/{self._announced}".encode()}
 

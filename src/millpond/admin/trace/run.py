@@ -1,4 +1,4 @@
-"""A latency budget, measured on a cluster: a topic, its leader, many records there and back, and notes on them."""
+"""Measure a latency budget on a cluster: set up the topic, run the measurement, add notes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.topics import create_topic
 
 CLOCK_MS_MAX: Final = 3.0
-"""Timestamps are whole milliseconds: a smaller difference says nothing about a clock."""
+"""Timestamps have millisecond precision: a smaller difference says nothing about the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What was measured."""
+    """The measured budget."""
 
     order: TraceOrder
     topic: str
@@ -33,7 +33,7 @@ class Trace:
     clock_ms: float | None
     budget: Budget
     notes: tuple[str, ...]
-    """What whoever reads the numbers has to know to trust them."""
+    """Caveats for reading the numbers."""
 
 
 def run_trace(
@@ -43,9 +43,9 @@ def run_trace(
         leader, replicas = _leader(cluster, name, order.partition)
         traced = measure(library, leader, order, tell)
         if order.does_commit:
-            # Nobody will ask for what this group has read.
+            # The group's offsets are of no further use.
             delete_groups(cluster, [traced.group])
-    # A single replica has nobody to wait for but its disk.
+    # A single replica waits only for its disk.
     safe_name = None if order.acks == "1" else "replicate" if replicas > 1 else "sync"
     budget = make_budget(traced.records, traced.leader_only_ms, safe_name)
     notes = tuple(_notes(traced, budget, safe_name, order.does_commit))
@@ -54,7 +54,7 @@ def run_trace(
 
 @contextmanager
 def _topic(cluster: Cluster, name: str | None) -> Iterator[str]:
-    """The topic that was named; or a new one, which the broker stamps, and which goes at the end."""
+    """The named topic; or a temporary one with LogAppendTime, deleted at the end."""
     if name is not None:
         yield name
         return
@@ -67,7 +67,7 @@ def _topic(cluster: Cluster, name: str | None) -> Iterator[str]:
 
 
 def _leader(cluster: Cluster, topic: str, partition: int) -> tuple[Leader, int]:
-    """The leader of the partition, and how many replicas it has."""
+    """The partition's leader and its replica count."""
     partitions = find_topic(cluster, topic).partitions
     if partition not in partitions:
         raise Refused(
