@@ -1,1 +1,1 @@
-"""Every setting once: what a node and a topic can be told, and which of several layers wins."""
+"""All settings, each declared once, and the precedence of the layers that set them."""

@@ -1,15 +1,15 @@
-"""Addresses as settings name them."""
+"""Parse and check the addresses in settings."""
 
 from __future__ import annotations
 
 from millpond.base.settings import SettingError, Value
 
 LABEL_MAX = 63
-"""Characters between two dots of a host's name."""
+"""The maximum length of a DNS label."""
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split `host:port` (or `[v6]:port`). A wrong one is a SettingError."""
+    """Split `host:port` (or `[v6]:port`). Raises SettingError if malformed."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise SettingError(f"{address!r} is not an address of the form host:port")
@@ -19,9 +19,9 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _is_name(host: str) -> bool:
-    """Whether the system's look-up, which has no error of its own for this, takes it as a name."""
+    """Whether the system resolver accepts it as a host name; the resolver itself raises no clear error."""
     if host.isascii():
-        # The same without the codec, whose tables nearly nobody needs.
+        # The same check without loading the IDNA codec, which is rarely needed.
         *labels, last = host.split(".")
         return all(0 < len(label) <= LABEL_MAX for label in labels) and len(last) <= LABEL_MAX
     try:
@@ -44,13 +44,13 @@ def address_or_nothing(value: Value) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this machine reaches it: localhost, ::1, and all of 127.0.0.0/8.
+    """Whether only this machine can reach it: localhost, ::1, and all of 127.0.0.0/8.
 
-    A name such as 127.example.com is none, though it begins like one.
+    A host name such as 127.example.com is not a loopback address.
     """
     if host in ("localhost", "127.0.0.1", "::1"):
         return True
-    # Seldom needed, and a command starts sooner without it.
+    # Rarely needed, and commands start faster without it.
     from ipaddress import IPv6Address, ip_address
 
     try:

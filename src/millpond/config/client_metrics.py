@@ -1,4 +1,6 @@
-"""A subscription to metrics of clients, under Kafka's names. It is remembered for tools; no client is ever asked."""
+"""Client metrics subscriptions, under Kafka's names. They are stored for tools; clients are never
+asked for metrics.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which of several layers gives a setting its value, and what each of the others would have given.
+"""The effective value of a setting, and the values of the layers it overrides.
 
-From the strongest: the topic's or group's own value, this broker's value set while running, the value set while
-running for all brokers, what the node was started with, the default. DescribeConfigs shows the chain as synonyms.
+From highest precedence: the topic's or group's own value, this broker's dynamic value, the cluster-wide dynamic
+value, the static value from the node's start, the default. DescribeConfigs shows the chain as synonyms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millpond.config.topic import MIN_INSYNC_REPLICAS, TOPIC
 
 
 class Source(IntEnum):
-    """Where a value comes from, by the numbers of the protocol."""
+    """The source of a value, with the numbers of the protocol."""
 
     DYNAMIC_TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -33,7 +33,7 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One source of a value: under which name, as text and as value."""
+    """One source of a value: its name there, as text and parsed."""
 
     name: str
     text: str
@@ -43,7 +43,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """The value that counts, and all that were given, the strongest first."""
+    """The effective value and all values given, highest precedence first."""
 
     setting: AnySetting
     layers: tuple[Layer, ...]
@@ -63,9 +63,9 @@ class Effective:
 
 @dataclass(frozen=True)
 class NodeLayers:
-    """All that a node was told: at its start, and while running for itself and for all brokers (as text).
+    """A node's settings: static, and dynamic for this broker and for all brokers (as text).
 
-    A value: it keeps copies, and whoever changes a setting makes new layers.
+    Immutable: it keeps copies, and a change makes new layers.
     """
 
     static: Settings
@@ -77,11 +77,11 @@ class NodeLayers:
         object.__setattr__(self, "for_all_brokers", dict(self.for_all_brokers))
 
     def effective(self, setting: AnySetting) -> Effective:
-        """The chain for one of the node's settings."""
+        """The chain of values of a node setting."""
         return Effective(setting, tuple(self._layers(setting)))
 
     def effective_for_topic(self, setting: AnySetting, overrides: Mapping[str, str]) -> Effective:
-        """The chain for one of a topic's settings, given the topic's own values as text."""
+        """The chain of values of a topic setting, given the topic's own values as text."""
         return self._own_or_inherited(setting, overrides, Source.DYNAMIC_TOPIC)
 
     def effective_for_group(self, setting: AnySetting, overrides: Mapping[str, str]) -> Effective:
@@ -95,19 +95,19 @@ class NodeLayers:
         return Effective(setting, (*_read(setting, overrides, source), *self._layers(given)))
 
     def settings(self) -> Settings:
-        """The node's settings as they stand now."""
+        """The node's current settings."""
         return Settings(NODE, self._values)
 
     def topic_settings(self, overrides: Mapping[str, str]) -> Settings:
-        """A topic's settings as they stand now: every one resolved."""
+        """A topic's current settings, all resolved."""
         return Settings(TOPIC, self._inherited | parsed(TOPIC, overrides))
 
-    # Worked out once: a node may have many thousand topics, and most have few settings of their own.
+    # Cached: a node may have thousands of topics, and most override few settings.
 
     @cached_property
     def _values(self) -> dict[str, Value]:
         values = {setting.name: self.effective(setting).value for setting in NODE}
-        # What was said for one listener alone has names that no registry can list.
+        # Per-listener settings have names that no registry can list.
         own = {name: value for name, value in self.static.overrides.items() if name.startswith(LISTENER_PREFIX)}
         return values | own
 
@@ -117,7 +117,7 @@ class NodeLayers:
 
     def _layers(self, setting: AnySetting) -> Iterator[Layer]:
         if setting.live:
-            # Leaders commit by this one and the controller elects by it: a value for one broker, set while it was
+            # Leaders use this setting to commit and the controller to elect: a value for one broker, set while it was
             # alone or by an earlier version, must not differ from the cluster's.
             is_cluster_wide = setting.name == MIN_INSYNC_REPLICAS.inherits and setting.name in self.for_all_brokers
             if not is_cluster_wide:
@@ -130,7 +130,7 @@ class NodeLayers:
 
 
 def parsed(registry: Registry, texts: Mapping[str, str]) -> dict[str, Value]:
-    """The values that `texts` gives to settings of the registry."""
+    """The parsed values of the registry's settings in `texts`."""
     return {
         layer.name: layer.value
         for name in texts
@@ -140,14 +140,14 @@ def parsed(registry: Registry, texts: Mapping[str, str]) -> dict[str, Value]:
 
 
 def _read(setting: AnySetting, texts: Mapping[str, str], source: Source) -> Iterator[Layer]:
-    """The value that `texts` gives, if it gives one that can be used."""
+    """The value in `texts`, if present and usable."""
     text = texts.get(setting.name)
     if text is None:
         return
     try:
         value: Value = setting.parse(text)
     except SettingError:
-        # Values are checked when they are set. One that no longer fits comes from another version of the program;
-        # it must not keep the node from starting, so the next layer counts.
+        # Values are validated when set. One that is invalid now comes from another version of the program; it must
+        # not prevent the node from starting, so the next layer applies.
         return
     yield Layer(setting.name, text, value, source)

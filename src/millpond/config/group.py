@@ -1,6 +1,6 @@
-"""What a single group can be told, under Kafka's names.
+"""Settings of a single group, under Kafka's names.
 
-A group's own value wins; without one the node's setting named by `inherits` counts. They may change at any time, also
+A group's own value wins; otherwise the node setting named by `inherits` applies. They may change at any time, even
 before the group exists.
 """
 

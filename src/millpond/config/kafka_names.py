@@ -1,7 +1,7 @@
-"""What Kafka's tools ask a broker for and this one calls otherwise, or does not have: shown to them, never read.
+"""Kafka broker settings that Millpond names differently or does not have: shown to tools, never read.
 
-Whoever sets something for a broker that neither Kafka nor this broker knows is not refused, as a plugin might want
-it; it is remembered and has no effect.
+A dynamic setting that neither Kafka nor Millpond knows is not refused, as a plugin may use it; it is stored without
+effect.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ OTHERWISE: Final[dict[str, AnySetting]] = {
     "log.dirs": DATA_FOLDER,
     "metadata.log.dir": DATA_FOLDER,
 }
-"""Other names of settings that we have."""
+"""Kafka's names for settings that we name differently."""
 
 SHOWN_AS_THEY_ARE: Final = {LISTENERS.name: LISTEN, ADVERTISED_LISTENERS.name: ADVERTISED_LISTENER}
-"""Whichever of both was set, the long form is shown with what is true."""
+"""Whichever form was set, the long form is shown with the effective value."""
 
 _ONE_LOOP = "Without effect: a node is one process that serves everybody from one loop."
 _ALL_VOTE = "Without effect: every node votes, and `cluster.nodes` names them all."
@@ -66,13 +66,12 @@ UNKNOWN_TO_ALL = "Neither this broker nor Kafka knows it: remembered, and withou
 
 
 def is_kafkas(name: str) -> bool:
-    """Whether Kafka has a setting of this name for which a broker has to be started anew."""
+    """Whether this is a Kafka setting that only takes effect when a broker restarts."""
     return name in OTHERWISE or name in SHOWN_AS_THEY_ARE or name in COARSE or name in WITHOUT_EFFECT
 
 
 def kafka_settings(layers: NodeLayers, listeners: tuple[str, str]) -> Iterator[Effective]:
-    """All of Kafka's names with the values that are true here; those of the listeners, and what of them is told, are
-    given."""
+    """Kafka's names with their effective values here; `listeners` holds the current and the advertised listeners."""
     for name, own in OTHERWISE.items():
         yield _shown(layers, name, own, own.show(layers.effective(own).value))
     for (name, short), text in zip(SHOWN_AS_THEY_ARE.items(), listeners, strict=True):
@@ -91,7 +90,7 @@ def kafka_settings(layers: NodeLayers, listeners: tuple[str, str]) -> Iterator[E
 
 
 def _by_nodes(layers: NodeLayers) -> dict[str, Value]:
-    """What depends on how many nodes the cluster has."""
+    """The settings that depend on the number of nodes."""
     replicas = internal_replicas(layers.static)
     return {
         "offsets.topic.replication.factor": replicas,
@@ -101,7 +100,7 @@ def _by_nodes(layers: NodeLayers) -> dict[str, Value]:
 
 
 def unknown_settings(layers: NodeLayers) -> Iterator[Effective]:
-    """What was set for this broker, or for all, that nobody knows."""
+    """Unknown settings that were set for this broker or for all brokers."""
     given = (
         (layers.for_this_broker, Source.DYNAMIC_BROKER),
         (layers.for_all_brokers, Source.DYNAMIC_DEFAULT_BROKER),

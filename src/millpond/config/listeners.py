@@ -1,6 +1,7 @@
-"""Where a node listens: each listener has a name, an address, and a protocol that says what is asked of its peers.
+"""A node's listeners: each has a name, an address and a security protocol.
 
-`listen`, `listen.protocol` and `advertised.listener` are the short form for one; Kafka's names are for several.
+`listen`, `listen.protocol` and `advertised.listener` are the short form for one listener; Kafka's names configure
+several.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from millpond.config.tls import CLIENT_AUTH, PRINCIPAL_MAPPING_RULES, TRUSTSTORE
 
 
 class SecurityProtocol(Enum):
-    """By the names of Kafka; `number` is the one on the wire."""
+    """Security protocols under Kafka's names; `number` is the one on the wire."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -37,7 +38,7 @@ class SecurityProtocol(Enum):
 
     @property
     def has_login(self) -> bool:
-        """Whether peers have to log in by SASL."""
+        """Whether clients must authenticate with SASL."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
@@ -107,10 +108,10 @@ SETTINGS: Final[tuple[AnySetting, ...]] = (
 )
 
 SHORT_FORM: Final = (LISTEN.name, LISTEN_PROTOCOL.name, ADVERTISED_LISTENER.name)
-"""What is said of the one listener, where there are not several."""
+"""The settings of a single listener."""
 
 WILDCARDS: Final = ("0.0.0.0", "::", "")
-"""Addresses to listen on that nobody can connect to."""
+"""Bind addresses that clients cannot connect to."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
@@ -122,31 +123,31 @@ class ListenerSettings:
     host: str
     port: int
     advertised: tuple[str, int] | None = None
-    """What clients are told; None for the address that is listened on."""
+    """The address advertised to clients; None for the bind address."""
     tls: ServerTls | None = None
     peer_tls: ClientTls | None = None
-    """With what nodes connect to the other nodes' listener of this name."""
+    """The TLS settings for connecting to the other nodes' listener of this name."""
     rules: PrincipalRules = AS_IT_IS
     is_for_clients: bool = True
     is_for_nodes: bool = True
-    """Whether it is kept for the nodes of the cluster. They may come by any that can tell them from others."""
+    """Whether it is reserved for the cluster's nodes. They may also use any listener that authenticates them."""
     is_preferred: bool = True
-    """Whether it is the one by which this node goes to the others."""
+    """Whether this node uses it to connect to the other brokers."""
     is_to_controllers: bool = True
-    """Whether it is the one by which this node goes to the controller, and to those who elect it."""
+    """Whether this node uses it to connect to the controller and the voters."""
 
     @property
     def authenticates(self) -> bool:
-        """Whether it asks who comes: by a login, or for a certificate.
+        """Whether it authenticates peers, by SASL or by certificate.
 
-        Also where a certificate is only requested: whoever shows none is ANONYMOUS there, with the rights of that
-        user, and is no node.
+        Also true where a certificate is only requested: a peer without one is ANONYMOUS there, with that user's
+        permissions, and is not a node.
         """
         return self.protocol.has_login or (self.tls is not None and self.tls.client_auth is not ClientAuth.NONE)
 
 
 def listeners_of(settings: Settings) -> tuple[ListenerSettings, ...]:
-    """All of them, in their order. SettingError says what does not fit together."""
+    """All listeners, in order. Raises SettingError for settings that contradict each other."""
     if settings[LISTENERS]:
         _refuse_short_form(settings)
         addresses = _addresses(LISTENERS, settings, is_advertised=False)
@@ -169,12 +170,12 @@ def listeners_of(settings: Settings) -> tuple[ListenerSettings, ...]:
 
 
 def preferred_of(listeners: Iterable[ListenerSettings]) -> ListenerSettings:
-    """The one by which nodes reach each other."""
+    """The inter-broker listener."""
     return next(each for each in listeners if each.is_preferred)
 
 
 def controllers_of(listeners: Iterable[ListenerSettings]) -> ListenerSettings:
-    """The one by which nodes reach the controller; mostly the same."""
+    """The controller listener; usually the same as the inter-broker listener."""
     return next(each for each in listeners if each.is_to_controllers)
 
 
@@ -194,7 +195,7 @@ def _listener(
     rules = principal_rules(get(PRINCIPAL_MAPPING_RULES))
     auth = ClientAuth(get(CLIENT_AUTH))
     if protocol.has_login and name_for(name, CLIENT_AUTH.name) not in settings.overrides:
-        # Users log in by SASL: a certificate is asked for only where somebody says so of this very listener.
+        # Users authenticate with SASL: a certificate is requested only if configured for this very listener.
         auth = ClientAuth.NONE
     needs_peers = (name == preferred or to_controllers) and (_has_others(settings) or bool(get(TRUSTSTORE_LOCATION)))
     try:
@@ -216,8 +217,9 @@ def _listener(
 
 
 def _has_others(settings: Settings) -> bool:
-    """Whether this node connects to others, as far as it was told. A node alone may be joined later: it may then
-    need what it lacks now."""
+    """Whether this node is configured to connect to others. Others may join a single node later; it may then need
+    settings that it lacks now.
+    """
     return bool(settings.overrides.get("cluster.nodes") or settings.overrides.get("cluster.contacts"))
 
 

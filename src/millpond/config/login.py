@@ -1,4 +1,4 @@
-"""What a node is told of logging in (SASL). Names that Kafka also has mean the same here."""
+"""SASL settings of a node. Names that Kafka also has mean the same here."""
 
 from __future__ import annotations
 

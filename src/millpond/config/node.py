@@ -1,7 +1,7 @@
-"""What a node can be told. Names that Kafka also has mean the same here; the others are our own.
+"""The settings of a node. Names that Kafka also has mean the same here; the others are our own.
 
-`log.*` settings that only give topics their defaults are derived from the topic's settings, so that a default or a
-bound stands in one place.
+`log.*` settings that are only defaults for topics are derived from the topic settings, so that defaults and bounds
+are declared once.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from millpond.config.topic import DAY_MS, FOREVER, MIN_INSYNC_REPLICAS, TOPIC
 MIB: Final = 1024 * 1024
 
 REPLICAS_USUAL: Final = 3
-"""With so many one can fail while another is being restarted, and no record is held by one node alone."""
+"""With three replicas, one can fail while another restarts, and no record is on one node only."""
 
 
 class ClusterNode(NamedTuple):
-    """A node of the cluster and where the others reach it."""
+    """A node of the cluster and the address at which the others reach it."""
 
     node_id: int
     host: str
@@ -72,7 +72,7 @@ def _cluster_nodes(value: Value) -> str | None:
                 return f"two nodes have the id {node.node_id}"
             if node[1:] == other[1:]:
                 return f"the nodes {other.node_id} and {node.node_id} have the same address"
-    # What one machine calls by this name is itself: from the others nobody could reach it.
+    # A loopback address is reachable only from its own machine, so the other nodes could not connect to it.
     here = [node for node in nodes if is_loopback(node.host)]
     if here and len(here) < len(nodes):
         return (
@@ -705,16 +705,16 @@ COARSE: Final[Mapping[str, tuple[str, int]]] = {
     "log.roll.hours": ("log.roll.ms", HOUR_MS),
     "log.roll.jitter.hours": ("log.roll.jitter.ms", HOUR_MS),
 }
-"""Other names for settings in larger units, finest first: the setting each stands for, and its unit in that one's."""
+"""Aliases in coarser units, finest first: the setting each stands for, and the unit's length in milliseconds."""
 
 
 def node_settings(texts: Mapping[str, str]) -> Settings:
-    """Settings from a file or the command line; a setting given in several units counts in the finest one."""
+    """Parse settings from a file or the command line; if a setting is given in several units, the finest wins."""
     fine = {name: text for name, text in texts.items() if name not in COARSE}
     for name, (meant, unit_ms) in COARSE.items():
         if name in texts and meant not in fine:
             count = Setting(name, 0, "", at_least(-1)).parse(texts[name])
-            # -1 is "no limit" in every unit, not a length of time.
+            # -1 means "no limit" in every unit.
             fine[meant] = str(count * unit_ms if count > 0 else count)
     own = {name: fine.pop(name) for name in list(fine) if name.startswith(security.LISTENER_PREFIX)}
     settings = Settings.parsed(NODE, fine)
@@ -725,9 +725,9 @@ def node_settings(texts: Mapping[str, str]) -> Settings:
 
 
 def _of_several(count: int) -> dict[str, Value]:
-    """What a cluster keeps of a record where nobody says otherwise: it survives the loss of any one node.
+    """Replication defaults of a cluster: a record survives the loss of any one node.
 
-    By those that vote: a record need not survive more than the metadata that says where it is.
+    Based on the number of voters: a record need not survive more failures than the metadata that locates it.
     """
     return {
         DEFAULT_REPLICATION_FACTOR.name: min(count, REPLICAS_USUAL),
@@ -736,7 +736,7 @@ def _of_several(count: int) -> dict[str, Value]:
 
 
 def cluster_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
-    """All nodes of the cluster in the order of their ids; none for a node that is alone."""
+    """All nodes of the cluster, ordered by id; empty for a single node."""
     nodes = sorted(map(_cluster_node, settings[CLUSTER_NODES]))
     node_id = settings[NODE_ID]
     if nodes and all(node.node_id != node_id for node in nodes):
@@ -748,7 +748,7 @@ def cluster_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
 
 
 def cluster_voters(settings: Settings) -> tuple[int, ...]:
-    """The ids of the nodes that vote, in their order; none for a node that is alone."""
+    """The ids of the voters, in order; empty for a single node."""
     known = [node.node_id for node in cluster_nodes(settings)]
     named = sorted(map(int, settings[CLUSTER_VOTERS]))
     for node_id in named:
@@ -758,8 +758,10 @@ def cluster_voters(settings: Settings) -> tuple[int, ...]:
 
 
 def controller_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
-    """Where those who vote are reached by the listener of controllers, as far as this node was told. SettingError
-    where it has a listener of its own for that, and does not know where the others have theirs."""
+    """The voters' addresses on the controller listener, as far as configured.
+
+    Raises SettingError if there is a separate controller listener and a voter's address on it is unknown.
+    """
     listener = controllers_of(listeners_of(settings))
     if listener.is_preferred:
         return cluster_nodes(settings)
@@ -775,23 +777,26 @@ def controller_nodes(settings: Settings) -> tuple[ClusterNode, ...]:
 
 
 def contacts_of(texts: Iterable[str]) -> tuple[ClusterNode, ...]:
-    """Nodes that know the cluster which this one joins, from `id@host:port` each."""
+    """Parse the contact nodes of the cluster to join, each `id@host:port`."""
     return tuple(sorted(map(_cluster_node, texts)))
 
 
 def internal_replicas(settings: Settings, registered: int = 1) -> int:
-    """How many replicas the brokers' own topics have: by the nodes that should be, not by those that are.
+    """The replication factor of internal topics: by the expected nodes, not by those that are up.
 
-    Where no list names them it is those that have `registered`."""
+    If no list names them, by the number of `registered` nodes.
+    """
     return min(REPLICAS_USUAL, max(1, len(cluster_voters(settings)) or registered))
 
 
 def internal_in_sync_min(settings: Settings, registered: int = 1) -> int:
-    """How many of them must have it: what a coordinator has answered must survive the loss of one."""
+    """min.insync.replicas of internal topics: whatever a coordinator acknowledged must survive
+    the loss of one node.
+    """
     return 2 if internal_replicas(settings, registered) >= REPLICAS_USUAL else 1
 
 
 def default_replicas(settings: Settings, registered: int) -> int:
-    """How many replicas a topic has whose creator names no number, where so many nodes have registered."""
+    """The replication factor of a topic created without one, given the number of registered nodes."""
     is_told = DEFAULT_REPLICATION_FACTOR.name in settings.overrides
     return settings[DEFAULT_REPLICATION_FACTOR] if is_told else min(max(registered, 1), REPLICAS_USUAL)

@@ -1,7 +1,7 @@
-"""`ssl.principal.mapping.rules`: how the name in a certificate becomes that of a user, as Kafka does it.
+"""`ssl.principal.mapping.rules`: map the name in a certificate to a user name, as Kafka does.
 
-A rule is `RULE:pattern/replacement/`, with `L` or `U` behind it for lower or upper case; `$1` in the replacement is
-what the pattern's first group has matched. A pattern has to match the whole name. `DEFAULT` is the name as it is.
+A rule is `RULE:pattern/replacement/`, followed by `L` or `U` for lower or upper case; `$1` in the replacement is the
+pattern's first group. A pattern must match the whole name. `DEFAULT` is the unchanged name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Rule:
         found = self.pattern.fullmatch(name)
         if found is None:
             return None
-        # A backslash takes the meaning from what follows it, as in Java's replacements.
+        # A backslash escapes the next character, as in Java's replacements.
         text = _REFERENCE.sub(
             lambda each: each[1] if each[1] is not None else found[int(each[2])] or "", self.replacement
         )
@@ -37,12 +37,12 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True)
 class PrincipalRules:
-    """All of them in their order."""
+    """All rules, in order."""
 
     rules: tuple[_Rule, ...]
 
     def user_of(self, name: str) -> str | None:
-        """The user whose certificate has this name; None where no rule knows one."""
+        """The user name for a certificate's name; None if no rule matches."""
         return next((user for rule in self.rules if (user := rule.apply(name)) is not None), None)
 
 
@@ -51,7 +51,7 @@ AS_IT_IS: Final = PrincipalRules((_DEFAULT,))
 
 
 def principal_rules(text: str) -> PrincipalRules:
-    """SettingError says which rule cannot be read."""
+    """Parse the rules. Raises SettingError naming the rule that is invalid."""
     rules = []
     position = 0
     while position < len(text):

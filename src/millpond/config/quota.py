@@ -1,4 +1,4 @@
-"""How much a node gives to whom: the time over which quotas are measured. Kafka's names mean the same here."""
+"""Quota settings: the windows over which quotas are measured. Kafka's names mean the same here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CONTROLLER_QUOTA_WINDOW_SECONDS = Setting(
 
 
 def plain_address(text: str) -> str:
-    """An address as links name it. ValueError if it is none."""
+    """An address in the form that connections report. Raises ValueError if it is not an address."""
     from ipaddress import IPv6Address, ip_address
 
     address = ip_address(text)
@@ -47,7 +47,7 @@ def plain_address(text: str) -> str:
 
 @lru_cache(maxsize=4)
 def counts_by_address(texts: tuple[str, ...]) -> Mapping[str, int]:
-    """From `192.0.2.7:100` each."""
+    """Parse entries like `192.0.2.7:100`."""
     counts = {}
     for text in texts:
         address, colon, count = text.rpartition(":")
@@ -196,7 +196,7 @@ SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
 
 
 def burst_seconds(settings: Settings) -> int:
-    """How many seconds' worth of a quota may be taken at once, by whoever has taken nothing for as long."""
+    """How many seconds' worth of a quota an idle client may use at once."""
     return (settings[QUOTA_WINDOW_NUM] - 1) * settings[QUOTA_WINDOW_SECONDS]
 
 

@@ -1,7 +1,7 @@
-"""What a node is told of who may come in and what they may do. Names that Kafka also has mean the same here.
+"""Authentication and authorization settings of a node. Names that Kafka also has mean the same here.
 
-A setting whose name begins with `ssl.` or `sasl.` may differ from listener to listener: for the listener INTERNAL
-`listener.name.internal.ssl.…` counts in place of `ssl.…`. Two limits may be given for a listener beside that of all.
+Settings that begin with `ssl.` or `sasl.` can be set per listener: for the listener INTERNAL,
+`listener.name.internal.ssl.…` overrides `ssl.…`. Two limits can be set per listener in addition to the limit for all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _principals(value: Value) -> str | None:
 
 
 def principals_in(text: str) -> frozenset[Principal]:
-    """Kafka parts them by semicolons, because the names of certificates have commas."""
+    """Separated by semicolons as in Kafka, because certificate names contain commas."""
     try:
         return frozenset(Principal.parse(part.strip()) for part in text.split(";") if part.strip())
     except ValueError as fault:
@@ -103,7 +103,7 @@ def super_users(settings: Settings) -> frozenset[Principal]:
     return principals_in(settings[SUPER_USERS])
 
 
-# One listener's own.
+# Per-listener settings.
 
 
 def name_for(listener: str, name: str) -> str:
@@ -111,19 +111,19 @@ def name_for(listener: str, name: str) -> str:
 
 
 def of_listener(settings: Settings, listener: str, setting: Setting[V]) -> V:
-    """What counts for this listener: what was said for it, else what was said for all."""
+    """The value for this listener: its own, or else the common one."""
     own = settings.overrides.get(name_for(listener, setting.name))
     return settings[setting] if own is None else cast(V, own)
 
 
 def own_of_listener(settings: Settings, listener: str, setting: Setting[int]) -> int | None:
-    """What was said for this listener alone."""
+    """The listener's own value, if any."""
     own = settings.overrides.get(name_for(listener, setting.name))
     return None if own is None else cast(int, own)
 
 
 def parsed_for_listeners(texts: Mapping[str, str]) -> dict[str, Value]:
-    """The values of all names that begin with `listener.name.`, by these names."""
+    """The parsed values of all settings that begin with `listener.name.`, by name."""
     known: dict[str, AnySetting] = {
         each.name: each for section in SECTIONS.values() for each in section if each.name.startswith(_OF_LISTENERS)
     }

@@ -1,4 +1,4 @@
-"""Kafka's `server.properties`: what of it means something here, and what to say of the rest."""
+"""Translate Kafka's `server.properties`: the settings supported here, and advice on the rest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FAMILIES: Final[Mapping[str, str]] = {
     "replication.quota.": _INTERNAL,
     "unstable.": _INTERNAL,
 }
-"""Kafka's settings without a meaning here, by the beginning of their names."""
+"""Prefixes of Kafka's settings that have no effect here."""
 
 _SINGLE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -184,7 +184,7 @@ def _property(line: int, text: str) -> Property:
 
 
 def meaningless(name: str) -> str | None:
-    """Why a setting of Kafka's brokers has no effect here; None if it has one, or if it is no setting of theirs."""
+    """Why a Kafka broker setting has no effect here; None if it has one, or is not a Kafka setting."""
     if name in NODE or name in COARSE or name.startswith(LISTENER_PREFIX):
         return None
     if name in WITHOUT_EFFECT:

@@ -1,4 +1,4 @@
-"""What a node is told of TLS: its certificate, whom it believes, and what it asks of its peers."""
+"""TLS settings of a node: its certificate, its trust store, and client authentication."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ SETTINGS: Final[tuple[AnySetting, ...]] = (
 )
 
 Get = Callable[[Setting[Any]], Any]
-"""Gives the value that a setting has for one listener."""
+"""Returns a setting's value for one listener."""
 
 _JAVA_STORES: Final = (".jks", ".p12", ".pfx", ".keystore", ".truststore")
 _OF_TLS_1_3: Final = re.compile(r"TLS_(?!.*_WITH_)")
 
 
 def server_tls(get: Get, client_auth: ClientAuth) -> ServerTls:
-    """What a listener needs. SettingError where a file is missing without which it cannot be."""
+    """The TLS settings of a listener. Raises SettingError if a required file is missing."""
     files = _files(get)
     if not files.certificate:
         raise SettingError(
@@ -117,7 +117,7 @@ def server_tls(get: Get, client_auth: ClientAuth) -> ServerTls:
 
 
 def client_tls(get: Get) -> ClientTls:
-    """The same for connecting to other nodes by this listener: as a client this node shows the same certificate."""
+    """The TLS settings for connecting to other nodes on this listener, with the same certificate."""
     files = _files(get)
     if not files.authorities:
         raise SettingError(
@@ -143,7 +143,7 @@ def _ciphers(get: Get) -> tuple[str, ...]:
 
 
 def openssl_name(cipher: str) -> str:
-    """TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 is ECDHE-RSA-AES256-GCM-SHA384 to OpenSSL."""
+    """OpenSSL's name of a cipher: TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384 is ECDHE-RSA-AES256-GCM-SHA384."""
     if not cipher.startswith("TLS_"):
         return cipher
     name = cipher.removeprefix("TLS_").replace("_WITH_", "_").replace("POLY1305_SHA256", "POLY1305")

@@ -1,7 +1,7 @@
-"""What a topic can be told, under the names and with the defaults that Kafka's tools know.
+"""Topic settings, with Kafka's names and defaults.
 
-A topic's own value wins; without one the setting named by `inherits` gives the value (see `effective`). All of them
-may change while the topic is in use.
+A topic's own value wins; otherwise the setting named by `inherits` applies (see `effective`). All of them can change
+while the topic is in use.
 """
 
 from __future__ import annotations
@@ -275,4 +275,4 @@ TOPIC = Registry(
         UNCLEAN_LEADER_ELECTION_ENABLE,
     ),
 )
-"""In the order of their names, which is also the order in which tools and docs show them."""
+"""Sorted by name, which is also the order in tools and docs."""
