@@ -26,7 +26,7 @@ SHARE_MAX: Final = CONNECTIONS_MAX // 2
 """At the limit, an address with more connections than this loses one of its own."""
 QUIET_SECONDS: Final = 30.0
 TAKEN_BYTES_MIN: Final = 16 << 10
-"""A client must read this much in that time; even the slowest line does."""
+"""A client must read this much in that time; even the slowest connection does."""
 STALLED_SECONDS: Final = 5.0
 """At the limit, a client that has read nothing for this long is disconnected."""
 CHECK_SECONDS: Final = 1.0
@@ -109,12 +109,13 @@ class BrowserConnection(H11Protocol):
             each._note_taken()
         by_address = Counter(each.address for each in others)
         idle = [each for each in others if each.is_quiet or each.waited_seconds >= STALLED_SECONDS]
-        # Whoever takes what it has asked for just fast enough, on every place, must not lock out all others; nor
-        # may it take their places before they have said what they want.
+        # A client that reads its responses just fast enough, on every connection, must not lock out all others; nor
+        # may it take their slots before they have sent a request.
         if by_address[self.address] > SHARE_MAX:
             idle = [each for each in idle if each.address == self.address or each.waited_seconds >= STALLED_SECONDS]
         elif all(each.waited_seconds < STALLED_SECONDS for each in idle):
-            # Not one that waits for us: its browser would ask again for what may have been done.
+            # Not a connection that waits for our response: its browser would repeat a request that may have been
+            # carried out.
             waited_for = [each for each in others if each.is_quiet or each.flow.write_paused]
             idle = [each for each in waited_for if by_address[each.address] > SHARE_MAX] or idle
         if idle:

@@ -145,7 +145,9 @@ async def counts(request: Request) -> Response:
 
 
 def _over_time(spans: Mapping[int, Counter[str]], named: set[str]) -> list[tuple[int, Counter[str]]]:
-    """Of each span the errors that are named; all others are one. Stamps can be any numbers: the last spans."""
+    """Counts per span for the named errors; all others are combined. Timestamps can be arbitrary, so only the last
+    spans are returned.
+    """
     shown = []
     for moment, errors in list(spans.items())[-SPANS_MAX:]:
         few: Counter[str] = Counter()
@@ -293,7 +295,7 @@ def _wanted(error: str | None, key: str | None, ids: Iterable[LetterId] = ()) ->
 
 
 def _topic_id(text: str | None) -> UUID | None:
-    """Of the topic in which the letters were seen: one that was made anew has others by the same names."""
+    """The id of the topic in which the letters were seen: a recreated topic has other letters with the same ids."""
     try:
         return None if text is None else UUID(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The cluster over HTTP: its nodes and disks, who leads, who is in sync, who votes."""
+"""The cluster over HTTP: nodes, disks, leaders, in-sync replicas and voters."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _look(cluster: Cluster) -> dict[str, Any]:
             for each in describe_members(cluster).nodes
         }
     except (ClientError, RemoteError) as fault:
-        # Not every Kafka cluster says who votes.
+        # Not every Kafka cluster reports its voters.
         quorum_failure = str(fault)
     drained = set(drained_nodes(cluster))
     under_way: dict[TopicPartition, Move] = {}
     with suppress(ClientError, RemoteError):
-        # Not every Kafka cluster says what moves.
+        # Not every Kafka cluster reports its reassignments.
         under_way = moves_under_way(cluster)
     behind = [[each.node_id, partition] for each in health.nodes.nodes for partition in each.behind]
     return {

@@ -1,4 +1,4 @@
-"""The sizing arithmetic over HTTP: numbers in, numbers and the sums that led to them out."""
+"""Capacity planning over HTTP: numbers in, results and their calculations out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ async def plan(request: Request) -> Response:
 
 
 def _engine(request: Request) -> Engine | None:
-    """What one core can do, as `millpond plan --measure` says it; without it disks and network decide alone."""
+    """The performance of one core as `millpond plan --measure` reports it; without it only disks and network are
+    considered.
+    """
     if not request.query_params.get("core_write_bytes_per_second"):
         return None
     return Engine(
@@ -55,7 +57,7 @@ def _engine(request: Request) -> Engine | None:
 
 
 async def workload(request: Request) -> Response:
-    """What the cluster does now, to begin a plan with."""
+    """The cluster's current workload, as a starting point for a plan."""
     return reply(
         await room_of(request).desk.recent(
             "workload", LOOK_SECONDS, lambda cluster: observe_workload(cluster, LOOK_SECONDS)

@@ -30,7 +30,7 @@ PREVIEW: Final = Extent(data_bytes=600, headers=20, headers_bytes=2_000)
 WHOLE: Final = Extent(data_bytes=512 << 10, headers=200, headers_bytes=512 << 10)
 """Limits of a single record."""
 HEADERS_MAX: Final = 200
-"""Of a record that is written."""
+"""Limit of headers of a record to write."""
 ROWS: Final = 50
 ROWS_MAX: Final = 200
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -45,7 +45,7 @@ HITS_MAX: Final = 200
 
 
 def _cursor(request: Request, name: str) -> dict[int, int]:
-    """Where the last page began or ended in each partition, as PARTITION:OFFSET with commas between."""
+    """Where the last page began or ended in each partition, as comma-separated PARTITION:OFFSET."""
     text = request.query_params.get(name, "")
     cursor = {}
     for part in text.split(",") if text else ():
@@ -65,7 +65,7 @@ def _page_point(request: Request) -> Point | Before | After:
 
 
 def _point(request: Request) -> Point:
-    """Where to begin: `from` is beginning, end, an offset or -N; `since_ms` a moment."""
+    """The starting point: `from` is beginning, end, an offset or -N; `since_ms` is a time."""
     if request.query_params.get("since_ms"):
         return Since(number(request, "since_ms", 0, 0, OFFSET_MAX))
     match words(request, "from", "end"):
@@ -113,7 +113,7 @@ async def read(request: Request) -> Response:
 
 
 async def partitions(request: Request) -> Response:
-    """Which there are, whoever leads them: known while none of them can be read."""
+    """All partitions, including those without a leader."""
     topic = request.path_params["name"]
     info = await room_of(request).desk.ask(lambda cluster: find_topic(cluster, topic))
     return reply([{"partition": index, "leader": each.leader} for index, each in sorted(info.partitions.items())])
@@ -214,7 +214,7 @@ async def produce(request: Request) -> Response:
 
 
 def text_as_bytes(text: str | None, encoding: str) -> bytes | None:
-    """The text that was typed, decoded by its encoding."""
+    """The entered text, decoded by its encoding."""
     if text is None:
         return None
     try:

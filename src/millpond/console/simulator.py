@@ -1,4 +1,4 @@
-"""The simulator over HTTP: every look is a tape and a moment, and changes nothing but the memory of its process."""
+"""The simulator over HTTP: each request names a tape and a moment, and changes only its process's memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TAPE_SIGNS_MAX: Final = 6_000
 MOMENT_MAX: Final = 1 << 31
 NODES_MAX: Final = 5
 GONE: Final = 499
-"""The usual word for a reply that nobody reads."""
+"""The usual status code for a client that closed the request."""
 
 
 async def put(request: Request, question: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> Response:
-    """Ask for as long as somebody waits: a run that nobody sees must not keep one of the few processes."""
+    """Ask a simulator process while the client waits: an abandoned run must not occupy one of the few processes."""
     asked = asyncio.ensure_future(room_of(request).simulators.ask(words(request, "session"), question, seconds))
-    # Waited for beside it: a look now and then would break off what the guard waits for before anything has come.
+    # Wait concurrently: polling would cancel the guard's `receive` before anything has arrived.
     gone = asyncio.ensure_future(until_gone(request.receive))
     try:
         await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)

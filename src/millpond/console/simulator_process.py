@@ -1,10 +1,9 @@
-"""The simulator's own process: `python -m millpond.console.simulator_process`, one question a line, one line back.
+"""The simulator process: `python -m millpond.console.simulator_process`, one request per line, one line back.
 
-It holds one run. Asked about a later moment of the same tape it goes on; about an earlier one, or another tape, it
-plays from the beginning, which comes to the same. It has a limit for its memory and for each question, gives way to
-everything else on the machine, and ends with whoever started it: at once, or when the time of a question is over that
-it is busy with. A line back begins with `+`, or with `-` where it is a sentence about what was wrong with the
-question, or with `!` where the process ends over it as well.
+It holds one run. For a later moment of the same tape it continues; for an earlier one, or another tape, it replays
+from the start, with the same result. It limits its memory and the time of each request, runs at low priority, and
+exits with its parent: at once, or after the time limit of its current request. A response begins with `+`, with `-`
+for an error in the request, or with `!` if the process exits because of it.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ from millpond.sim.simulator.snapshot import Observer
 
 MEMORY_BYTES_MAX: Final = 1 << 30
 SECONDS_MAX: Final = 20
-"""Of real time, for one question about a tape."""
+"""Limit of real time for one request about a tape."""
 POLITE: Final = 10
 STEP_MS_MAX: Final = 300
 QUIET: Final = ("heartbeat", "quorum", "metadata")
 
 
 class Bench:
-    """The run that is there, and what is asked about it."""
+    """The current run, and the requests about it."""
 
     def __init__(self) -> None:
         self._simulation: Simulation | None = None
@@ -70,7 +69,7 @@ class Bench:
             else Recording(seed=question["seed"], nodes=question["nodes"])
         )
         if isinstance(meant, CampaignSeed):
-            # Read only where it is used: a lesson starts sooner without.
+            # Imported only where it is used: lessons start faster without it.
             from millpond.sim.simulator.campaigns import play_campaign
 
             self.forget()
@@ -93,7 +92,7 @@ class Bench:
         return {"link": link, "seed": tape.seed, "end_ms": tape.end_ms, "actions": len(tape.moves), **look}
 
     def _at(self, tape: Recording, at_ms: int) -> tuple[Simulation, Observer]:
-        """The tape, played up to that moment."""
+        """The tape, played up to this moment."""
         simulation, observer = self._simulation, self._observer
         if simulation is None or observer is None or not self._goes_on(simulation, tape, at_ms):
             self.forget()
@@ -112,7 +111,7 @@ class Bench:
         return at_ms >= simulation.now_ms and simulation.tape.cut(simulation.now_ms).begins(tape)
 
     def _step(self, simulation: Simulation, at_ms: int) -> int:
-        """On to the next thing that happens: a message that is about something, or a line of the story."""
+        """Advance to the next event: a message with content, or a line of the event log."""
         lines = len(simulation.story.lines)
         for moment in range(at_ms + 1, min(at_ms + STEP_MS_MAX, RUN_MS_MAX) + 1):
             simulation.go_on(simulation.tape.until(moment))
@@ -151,10 +150,10 @@ def _lesson(lesson: Lesson) -> dict[str, Any]:
 
 
 def respond(bench: Bench, line: bytes) -> tuple[bytes, bytes]:
-    """The mark and the JSON of what goes back."""
+    """The status mark and JSON of the response."""
     try:
         question = json.loads(line)
-        # Should nobody be there any more to end it, it ends by itself.
+        # If the parent is gone, the process still exits by itself.
         signal.alarm(math.ceil(question["seconds"]))
         return b"+", json.dumps(bench.answer(question)).encode()
     except (BadLink, BadAction, TooMuch) as wrong:
@@ -162,7 +161,7 @@ def respond(bench: Bench, line: bytes) -> tuple[bytes, bytes]:
         return b"-", _fault(text[:1].upper() + text[1:] + ("" if text.endswith(".") else "."))
     except MemoryError:
         bench.forget()
-        # What is left may be in any state: the next question gets a process of its own.
+        # The state may be inconsistent: the next request gets a new process.
         return b"!", _fault("This run takes more memory than it may: start another one.")
     finally:
         signal.alarm(0)

@@ -51,7 +51,7 @@ class Simulators:
         self._benches: list[Bench] = []
 
     async def ask(self, session: str, question: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> bytes:
-        """The response as JSON. `session` is the page's own word: its questions come to the same process."""
+        """The response as JSON. `session` is chosen by the page: its requests go to the same process."""
         bench = self._bench(session)
         if bench.lock.locked():
             raise Busy
