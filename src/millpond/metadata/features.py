@@ -1,20 +1,20 @@
-"""Feature levels: what all nodes of a cluster have agreed to write, so that nodes of two versions live together.
+"""Feature levels: the formats that all nodes of a cluster have agreed on, so that two versions can run together.
 
-A program supports a range of levels of each feature. The level that is *final* stands in the metadata, and decides
-what is written, whatever a program could. It is raised by an operator (never by a start), and only while every
-registered node supports the new one; a node that does not support what is final is not let in.
+A program supports a range of levels of each feature. The *finalized* level is in the metadata and decides what is
+written, even if a program supports more. Only an operator raises it (never a restart), and only if every registered
+node supports the new level; a node that does not support the finalized level cannot register.
 
-| Feature | Level | What it stands for |
+| Feature | Level | Meaning |
 |---|---|---|
 | `metadata.version` | 25 | the records of the first clusters; Kafka's tools call it 4.0-IV3 |
-| | 26 | partitions that change alike are one record (4.1-IV0) |
-| | 27 | who may do what, and how much: ACLs, credentials, tokens, quotas (4.1-IV1) |
+| | 26 | partitions with equal changes share one record (4.1-IV0) |
+| | 27 | records for ACLs, credentials, tokens and quotas (4.1-IV1) |
 | `group.version` | 0 | classic groups only |
 | | 1 | groups whose members the broker assigns (KIP-848) |
-| `kraft.version` | 0 | the voters of the metadata are those of a list that every node was told |
-| | 1 | the metadata log names them, and they can change; it is not among the records of this room |
+| `kraft.version` | 0 | static voters: every node is configured with the list |
+| | 1 | dynamic voters, stored in the metadata log; its records are not in this package |
 | `transaction.version` | 1 | producers add partitions themselves, one epoch for all transactions |
-| | 2 | every transaction has an epoch of its own (KIP-890); clients use it when they are told this level |
+| | 2 | each transaction has its own producer epoch (KIP-890); clients use it when this level is finalized |
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ALIKE_FROM: Final = 26
 """From this metadata.version on, partitions with equal changes share one record."""
 
 SECURITY_FROM: Final = 27
-"""From this one on the records of `SECURITY_RECORDS` exist: older versions cannot read them."""
+"""From this metadata.version on, the records of `SECURITY_RECORDS` exist: older versions cannot read them."""
 
 SECURITY_RECORDS: Final = frozenset(
     {

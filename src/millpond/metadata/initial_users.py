@@ -1,8 +1,8 @@
-"""Users that a cluster begins with, as lines of a file: no password is in it, only what SCRAM keeps of it.
+"""The first users of a cluster, as lines of a file with SCRAM credentials but no passwords.
 
     alice SCRAM-SHA-512 salt=…,stored_key=…,server_key=…,iterations=8192
 
-The last part is how Kafka writes a credential; the name is written with %XX for what is not a letter or a digit.
+The credential is written as Kafka does; in the name, all but letters and digits are percent-encoded.
 """
 
 from __future__ import annotations

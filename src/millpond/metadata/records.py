@@ -126,8 +126,8 @@ class PartitionChangeRecord(NamedTuple):
 class LeadAnewRecord:
     """A broker has returned after a crash: every partition that it leads begins a new leader epoch.
 
-    The only record that Kafka does not have: it would write a PartitionChangeRecord for each partition, ten thousand
-    after every crash of a large node.
+    This is the only record that Kafka does not have: Kafka would write a PartitionChangeRecord for each partition,
+    ten thousand after every crash of a large node.
     """
 
     broker_id: int

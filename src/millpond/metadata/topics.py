@@ -227,7 +227,7 @@ def _check_new_name(image: Image, name: str, sounds: dict[str, str], by_broker: 
         raise internal_topic_refused(name)
     namesake = next(iter(image.namesakes(name)), sounds.get(sound_of(name)))
     if namesake is None and name not in INTERNAL_TOPICS:
-        # Even if it does not exist yet: the brokers could not create it beside this one.
+        # Even if the internal topic does not exist yet: the brokers could not create it beside this one.
         namesake = _INTERNAL_SOUNDS.get(sound_of(name))
     if namesake is not None:
         raise Refused(
