@@ -1,1 +1,1 @@
-"""The fake world behind the ports: time, disk and network made of memory and a seed. Same seed, same run."""
+"""Deterministic simulation: clock, disk and network in memory, driven by a seed. Same seed, same run."""

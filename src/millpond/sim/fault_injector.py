@@ -16,7 +16,7 @@ SYNC_TARGETS = ("", "", "topic", "__cluster_metadata", "checkpoint", ".log", ".i
 STUCK_SHARE = 0.3
 READ_TARGETS = ("", "topic", ".log", ".index")
 BEHIND_MS = (1_800_000, 8 * 86_400_000, 8 * 86_400_000)
-"""By less than record timestamps may be ahead, and by more than offsets are retained."""
+"""How far the clock is behind: by less than record timestamps may be ahead, or by more than offsets are retained."""
 JUMPS_MS = (-7_200_000, -60_000, -1_000, 1_000, 60_000, 86_400_000)
 
 
@@ -54,7 +54,7 @@ class FaultInjector:
         self.sim.clock.call_later(20, self.watch)
 
     def end(self) -> None:
-        """Inject no more faults, and heal the world."""
+        """Stop injecting faults, and heal the world."""
         self._hear_of_power_cuts()
         self._over = True
         self.node.disk.heal()
@@ -66,7 +66,7 @@ class FaultInjector:
         self.sim.network.latency_range_ms = (0, 3)
 
     def _hear_of_power_cuts(self) -> None:
-        """The disk reports a power cut at one of its operations."""
+        """Watch for power cuts, which the disk raises at one of its operations."""
         if len(self.sim.power_cuts) > self._power_cuts:
             self._power_cuts = len(self.sim.power_cuts)
             self._count("power cut at operation")

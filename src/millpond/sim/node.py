@@ -61,7 +61,7 @@ class SimNode:
 
     @property
     def workers(self) -> SimWorkers:
-        """Those of the last start."""
+        """The workers of the current incarnation."""
         assert self._workers is not None
         return self._workers
 
@@ -100,7 +100,7 @@ class SimNode:
             self._end_start(broker)
             return False
         self._broker = broker
-        # As the real node does: what has one reader has it here, too.
+        # In the real node `ready` has a single reader, so it has one here as well.
         broker.ready.then(lambda _: None)
         broker.controller.offline.then(lambda error: self._end_offline(broker, error))
         broker.controller.outdated.then(lambda why: self._end_soon(broker, f"this node is outdated: {why}"))

@@ -63,7 +63,7 @@ class MembersScenario(Scenario):
         super().__init__(seed, plan or make_members_plan(seed))
         self.inspector: MembersInspector = MembersInspector(self.cluster, self.injector)
         for node_id, node in self.cluster.nodes.items():
-            # What they would know from a list of nodes.
+            # What they would otherwise know from a list of nodes.
             settings = node_settings(node.texts)
             kept = {name: str(settings.overrides[name]) for name in KEPT if name in settings.overrides}
             node.texts = {**kept, **{name: text for name, text in node.texts.items() if name != CLUSTER_NODES.name}}
@@ -86,7 +86,7 @@ class MembersScenario(Scenario):
 
     def _found(self) -> bool:
         is_founded = super()._found()
-        # A node that is wiped from now on joins again, the first one included.
+        # A node wiped from now on joins again, including the first one.
         self.cluster.nodes[1].texts[CLUSTER_CONTACTS.name] = f"2@node2:{PORT},3@node3:{PORT}"
         return is_founded
 

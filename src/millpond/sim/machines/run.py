@@ -89,7 +89,7 @@ class Run:
         heappush(self._queue, (self.now_ms + delay_ms, self._count, host, action))
 
     def below(self, bound: int) -> int:
-        """A whole number from 0 up to but not including `bound`, quicker than `randrange` finds one."""
+        """A random integer from 0 to `bound` - 1; faster than `randrange`."""
         return int(self.chance() * bound)
 
     def run_until(self, end_ms: int) -> None:

@@ -20,7 +20,7 @@ RECORDS_AT_ONCE_MAX: Final = 500
 LATENCY_MS_MAX: Final = 2_000
 
 NODES: Final = ("leader", "follower", "controller", "1", "2", "3", "4", "5")
-"""How a node is meant: by its number, or by what it is when the action happens."""
+"""Ways to name a node: by its id, or by its role when the action runs."""
 PROTOCOLS: Final = ("eager", "cooperative", "consumer")
 COMMITS: Final = ("after", "before", "never")
 ENDINGS: Final = ("commit", "abort", "hang")
@@ -40,7 +40,7 @@ TOPIC_SETTINGS: Final = frozenset(
 
 
 class BadAction(Exception):
-    """It cannot be read; the message says what would do."""
+    """The action is invalid; the message says what is expected."""
 
 
 def name(default: str, *, is_optional: bool = False) -> Any:
@@ -104,13 +104,13 @@ class Produce:
     value: str = text()
     acks: str = one_of("all", ("0", "1", "all"))
     idempotent: bool = flag(True)
-    """Where acks=all: retries are known by their sequence numbers."""
+    """With acks=all: the broker recognises retries by their sequence numbers."""
     every_ms: int = number(0, 0, 2_000)
     salt: int = number(0, 0, 12)
-    """With a number here, each key is followed by one of so many endings by turns."""
+    """If not 0, each key gets one of this many suffixes in turn."""
     producer: str = name("producer")
     buffer: int = number(100, 1, 500)
-    """So many records may wait in the producer; with more, sending blocks."""
+    """Limit of records buffered in the producer; beyond it, sending blocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ class AddConsumer:
     read_committed: bool = flag(False)
     dead_letters: bool = flag(False)
     deduplicates: bool = flag(False)
-    """It knows what it has done by the record's own id, and does nothing twice."""
+    """Whether the consumer recognises processed records by their ids and skips them."""
     output: str = name("", is_optional=True)
-    """With a topic here it writes what it makes of each record there, in one transaction with its offsets."""
+    """If set, the consumer writes its result for each record to this topic, in one transaction with its offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ BY_WORD: Final[Mapping[str, type[Action]]] = {kind.WORD: kind for kind in KINDS}
 
 
 def as_json(action: Action) -> list[Any]:
-    """The word, and the fields that are not as usual."""
+    """The action's word and its non-default fields."""
     given = {each.name: getattr(action, each.name) for each in fields(action)}
     changed = {
         each.name: list(given[each.name]) if isinstance(given[each.name], tuple) else given[each.name]
@@ -282,7 +282,7 @@ def as_json(action: Action) -> list[Any]:
 
 
 def from_json(given: Any) -> Action:
-    """An action of somebody else's JSON; `BadAction` if it is none of ours."""
+    """Parse an action from untrusted JSON; raises `BadAction` if it is invalid."""
     if not isinstance(given, list) or not 1 <= len(given) <= 2 or not isinstance(given[0], str):
         raise BadAction("an action is a list of its word and its fields")
     kind = BY_WORD.get(given[0])
@@ -326,7 +326,7 @@ def _checked(word: str, key: str, value: Any, rule: Mapping[str, Any]) -> Any:
 
 
 def describe(kind: type[Action]) -> dict[str, Any]:
-    """What a page needs to ask for an action: its word, what it means, its fields with their bounds."""
+    """What a page needs to offer an action: its word, meaning, and fields with bounds."""
     shown = []
     for each in fields(kind):
         default = list(each.default) if isinstance(each.default, tuple) else each.default
@@ -336,7 +336,7 @@ def describe(kind: type[Action]) -> dict[str, Any]:
 
 
 def in_words(action: Action) -> str:
-    """The action as a person would say it."""
+    """The action as a sentence."""
     match action:
         case CreateTopic():
             least = f", min.insync.replicas={action.min_insync}" if action.min_insync > 1 else ""

@@ -1,6 +1,6 @@
-"""Messages on the wire: every frame between two hosts, from when it is sent until it arrives or is lost.
+"""Messages on the wire: every frame between two hosts, from sending to arrival or loss.
 
-They are assembled from the bytes on the links, and decoded on request.
+Frames are assembled from the bytes on the links, and decoded on request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CORRELATION: Final = Layout(">i")
 KEPT_MAX: Final = 1_000
 """How many frames are kept after they have arrived."""
 KEPT_BYTES_MAX: Final = 16 << 10
-"""Of a larger frame only the start is kept, and its contents cannot be shown."""
+"""Larger frames are truncated to this size, and their contents cannot be shown."""
 REQUESTS_MAX: Final = 64
 ITEMS_SHOWN: Final = 40
 TEXT_SHOWN: Final = 300
@@ -153,7 +153,7 @@ class Flight:
         return []
 
     def shape(self, origin_ms: int) -> dict[str, Any]:
-        """For a drawing."""
+        """The frame as JSON for the diagram."""
         return {
             "number": self.number,
             "from": self.source,
@@ -169,7 +169,7 @@ class Flight:
         }
 
     def details(self, origin_ms: int) -> dict[str, Any]:
-        """Everything in it, for a person."""
+        """The full contents, for display."""
         body = self.body()
         return {
             **self.shape(origin_ms),
@@ -216,7 +216,7 @@ class Flights:
             pass
 
     def _take_frame(self, link: SimLink, stream: _Stream) -> bool:
-        """Whether there may be another one behind it."""
+        """Take one frame; returns whether another may follow."""
         if stream.begun is None:
             if len(stream.rest) < _LENGTH.size:
                 return False

@@ -1,4 +1,4 @@
-"""What producers know about each record, and what consumers did with it; the verdict on a run uses it."""
+"""What producers know about each record and what consumers did with it, for the verdict on a run."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ RUN_MS_MAX: Final = 10 * 60 * 1000
 
 
 class BadLink(Exception):
-    """It cannot be replayed; the message says why."""
+    """The link cannot be replayed; the message says why."""
 
 
 class Move(NamedTuple):
@@ -53,7 +53,7 @@ class Recording:
         return replace(self, moves=tuple(each for each in self.moves if each.at_ms <= at_ms), end_ms=at_ms)
 
     def then(self, action: Action) -> Recording:
-        """The same with this action at its end."""
+        """This recording with the action appended."""
         tape = replace(self, moves=(*self.moves, Move(self.end_ms, action)))
         tape.check()
         return tape
@@ -64,7 +64,7 @@ class Recording:
         return tape
 
     def begins(self, other: Recording) -> bool:
-        """Whether the other is a continuation of this one."""
+        """Whether the other recording continues this one."""
         return (
             (self.seed, self.nodes) == (other.seed, other.nodes)
             and other.moves[: len(self.moves)] == self.moves

@@ -57,7 +57,7 @@ LOOK_MS: Final = 5
 EVENTS_MAX: Final = 4_000_000
 EVENTS_BETWEEN_CHECKS: Final = 100
 MADE_RECORDS_MAX: Final = 10 * RECORDS_MAX
-"""Including those that consumers write: one that writes to its own input never stops."""
+"""Limit including records that consumers write: a consumer that writes to its own input never stops."""
 TOPICS_MAX: Final = 8
 PARTITIONS_MAX: Final = 30
 CLIENTS_MAX: Final = 24
@@ -80,7 +80,7 @@ SETTINGS: Final = {
     "log.flush.offset.checkpoint.interval.ms": "2000",
     "leader.imbalance.check.interval.seconds": "10",
 }
-"""Real settings with shorter times than usual, for people who watch."""
+"""Broker settings with shorter times than usual, for people who watch."""
 
 
 class TooMuch(Exception):

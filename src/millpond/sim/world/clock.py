@@ -1,4 +1,4 @@
-"""Virtual time: one queue of events, run in the order of their moments, as fast as the machine can."""
+"""Virtual time: one event queue, run in time order as fast as the machine can."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from random import Random
 
 WALL_START_MS = 1_700_000_000_000
-"""Any fixed moment would do; this one is in 2023, so timestamps look like timestamps."""
+"""An arbitrary fixed time; in 2023, so that timestamps look realistic."""
 
 EVENTS_MAX = 10_000_000
-"""A run that needs more is considered to spin."""
+"""A run with more events is assumed to loop forever."""
 
 
 class SimTimer:
-    """One future event."""
+    """A scheduled event."""
 
     __slots__ = ("callback", "cancelled", "moment")
 
@@ -28,10 +28,10 @@ class SimTimer:
 
 
 class VirtualClock:
-    """The clock port over a queue of events.
+    """The clock port over an event queue.
 
-    Events of the same moment run in the order of scheduling; with `shuffle` the seed decides among
-    timers, while `call_soon` stays in order, as every real loop keeps it.
+    Events at the same time run in scheduling order. With `shuffle` the seed orders timers at the same time;
+    `call_soon` stays in order, as in every real event loop.
     """
 
     def __init__(self, seed: int = 0, *, shuffle: bool = False) -> None:
@@ -41,7 +41,7 @@ class VirtualClock:
         self._random = Random(seed) if shuffle else None
         self._asked = 0
         self._queue: list[tuple[int, float, int, SimTimer]] = []
-        """By moment, then a random number, then the order of scheduling: no two are equal before the timer."""
+        """Ordered by time, then a random number, then scheduling order, so that timers are never compared."""
 
     # The port
 
@@ -81,7 +81,7 @@ class VirtualClock:
     # For tests
 
     def jump_wall(self, by_ms: int) -> None:
-        """Set the wall clock forward or back, as a person or a time server would; durations are not affected."""
+        """Move the wall clock forward or back, as an operator or NTP would; monotonic time is not affected."""
         self._wall_offset_ms += by_ms
 
     def pending(self) -> int:
@@ -89,7 +89,7 @@ class VirtualClock:
         return sum(not entry[-1].cancelled for entry in self._queue)
 
     def step(self) -> bool:
-        """Run the next event, moving time to it. False when there is none."""
+        """Advance to the next event and run it. False when there is none."""
         while self._queue:
             timer = heapq.heappop(self._queue)[-1]
             if timer.cancelled:
@@ -102,7 +102,9 @@ class VirtualClock:
 
     def run_until(self, condition: Callable[[], bool] | None = None, *, within_ms: int = 60_000) -> bool:
         """Run events until `condition` holds; False if it does not within this virtual time, or no event is left.
-        Without a condition, run everything due in that time. Idle time passes, too."""
+
+        Without a condition, run everything due in that time. Idle time passes as well.
+        """
         deadline = self.now_ms + within_ms
         events_max = self.events_run + EVENTS_MAX
         while condition is None or not condition():
@@ -114,7 +116,7 @@ class VirtualClock:
         return True
 
     def run_for(self, duration_ms: int) -> None:
-        """Let time pass."""
+        """Run everything due in this time."""
         self.run_until(within_ms=duration_ms)
 
     def _due_by(self, deadline: int) -> bool:

@@ -1,7 +1,7 @@
-"""An in-memory disk that loses unsynced data, and fails on request.
+"""An in-memory disk that loses unsynced data in a power cut, and fails on request.
 
-Nothing random happens while it runs except what a seed decides at `crash`. Operations that change the disk are
-counted and traced, so that a test can cut the power at each of them in turn.
+It behaves deterministically, except for what the seed decides at `crash`. Operations that change the disk are counted
+and traced, so that a test can cut the power at each of them in turn.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from millpond.sim.world.file_tree import Blob, Folder, Tree, fault
 REPLACE_SUFFIX = ".tmp"
 SPARE_SUFFIX = ".spare"
 FILES_MAX = 96
-"""The limit of open files: low, so that files are closed and opened again all the time."""
+"""Limit of open files: low, so that files are closed and reopened all the time."""
 TRACE_LINES_MAX = 100_000
 BOUNDLESS = 1 << 40
 
 
 class PowerCut(BaseException):
-    """The machine stops here. Not an Exception: no handler in the broker may catch it and go on."""
+    """The machine stops here. A BaseException, so that no handler in the broker can catch it and continue."""
 
     def __init__(self, disk: SimDisk, where: str) -> None:
         super().__init__(where)
@@ -34,7 +34,7 @@ class PowerCut(BaseException):
 
 @dataclass(slots=True)
 class _Fault:
-    """Calls on paths that contain `part` fail, `times` times or (None) for ever."""
+    """Calls on paths that contain `part` fail, `times` times or (None) forever."""
 
     part: str
     code: int
@@ -49,7 +49,7 @@ class _Fault:
 
 
 class SimFile:
-    """One open file; it remembers its own end, as the real one does."""
+    """One open file; it tracks its own end, as the real one does."""
 
     __slots__ = ("_blob", "_closing", "_disk", "_end", "_holds", "_incarnation", "_open", "path")
 
@@ -156,7 +156,7 @@ class SimFileLock:
 
 
 class SimDisk:
-    """A tree of folders and files in memory, with faults on request.
+    """Folders and files in memory, with faults on request.
 
     `capacity_bytes`, `open_files_max` and `cold_share` (how often `is_cached` says no) may be set at any time.
     """
@@ -272,7 +272,7 @@ class SimDisk:
 
     def remove_folder(self, path: str) -> None:
         inside = self._tree.folder(path)
-        # One by one, like a real disk: a power cut may come in between.
+        # One by one, like a real disk: a power cut can hit in between.
         for name in sorted(inside.live):
             inner = posixpath.join(path, name)
             if isinstance(inside.live[name], Folder):
@@ -334,7 +334,7 @@ class SimDisk:
 
     def total_bytes(self, path: str) -> int:
         self._tree.find(path)
-        # Files of others make it no smaller.
+        # Bytes taken by `fill` do not reduce the total.
         return max(self.capacity_bytes, self._total_bytes)
 
     def mark(self, folder: str) -> str | None:
@@ -351,7 +351,7 @@ class SimDisk:
     # For tests
 
     def crash(self) -> None:
-        """Cut the power and start again: unsynced bytes and names survive in part, open files and locks do not."""
+        """Cut the power and reboot: unsynced bytes and names survive in part, open files and locks do not."""
         self.drop_process()
         self._dark = False
         self._cut_at = None
@@ -359,27 +359,30 @@ class SimDisk:
         self.trace.append(f"{self.operations} crash")
 
     def drop_process(self) -> None:
-        """Kill the process but not the machine: open files and locks are gone, every byte and name is still there."""
+        """Kill the process but not the machine: open files and locks are gone, all bytes and names survive."""
         self.incarnation += 1
         self.open_files = 0
         self._everything_failed = False
         self.locks.clear()
 
     def crash_at_operation(self, number: int) -> None:
-        """Raise `PowerCut` instead of the operation that would be number `number` (as `operations` counts), and at
-        every one after it, until `crash`."""
+        """Raise `PowerCut` instead of operation number `number` (as `operations` counts), and at every later one
+        until `crash`.
+        """
         self._cut_at = number
 
     def fail_syncs(self, path_part: str = "", *, times: int | None = 1, code: int = errno.EIO) -> None:
-        """Fail syncs of files and folders. What a failed sync should have kept is never written by a later one."""
+        """Fail syncs of files and folders. A later sync never writes the data of a failed one."""
         self.sync_faults.append(_Fault(path_part, code, times))
 
     def fail_reads(self, path_part: str = "", *, times: int | None = 1, code: int = errno.EIO) -> None:
         self.read_faults.append(_Fault(path_part, code, times))
 
     def fail_opens(self, path_part: str, *, times: int | None = None, code: int = errno.EACCES) -> None:
-        """Let nobody open these files, nor list a folder whose path with a slash at its end has `path_part`; what is
-        open already stays so."""
+        """Fail opens of files whose path contains `path_part`, and lists of folders whose path plus "/" contains it.
+
+        Open files are not affected.
+        """
         self.open_faults.append(_Fault(path_part, code, times))
 
     def heal(self) -> None:
@@ -392,7 +395,7 @@ class SimDisk:
         self.make_room()
 
     def fill(self, left_bytes: int = 0) -> None:
-        """Leave no more free space than this, as other files would, until `make_room`."""
+        """Leave only this much free space, as other files would, until `make_room`."""
         self._total_bytes = max(self._total_bytes, self.capacity_bytes)
         self.capacity_bytes = self.used_bytes() + left_bytes
 
@@ -404,7 +407,9 @@ class SimDisk:
         self._tree.blob(path).flip_bit(position, bit)
 
     def rot(self, path_part: str = "") -> str | None:
-        """Flip a seeded bit of a seeded file among those whose path has `path_part`; its path, if there is one."""
+        """Flip a random bit of a random file whose path contains `path_part`; returns the path, or None if there is
+        none.
+        """
         paths = [(path, len(blob.live)) for path, blob in self._tree.blobs() if path_part in path and blob.live]
         if not paths:
             return None
@@ -419,9 +424,9 @@ class SimDisk:
         self.trace.append(f"{self.operations} wiped")
 
     def roll_back(self, contents: Mapping[str, bytes]) -> None:
-        """Restore what `contents` returned earlier, as from an old backup; no file may be open.
+        """Restore contents that `contents` returned earlier, as from an old backup; no file may be open.
 
-        The folders are new ones with the same names.
+        The folders are recreated with the same names.
         """
         assert not self.open_files, "files are open"
         self._tree = Tree(self._tree.folders)
@@ -442,7 +447,7 @@ class SimDisk:
     # For the files
 
     def operation(self, kind: str, path: str, amount: int | None = None) -> None:
-        """Count and trace one change of the disk; a planned power cut happens here."""
+        """Count and trace one change to the disk; a planned power cut happens here."""
         self._check_power()
         self.operations += 1
         if self._cut_at is not None and self.operations >= self._cut_at:
@@ -452,8 +457,8 @@ class SimDisk:
         self.trace.append(f"{self.operations} {kind} {path}" + ("" if amount is None else f" {amount}"))
 
     def room_for(self, growth: int) -> int | None:
-        """None if this many bytes fit, else how many do not."""
-        # Adding up every file costs, so it is done only where it can matter.
+        """None if this many bytes fit, else how many bytes are missing."""
+        # Summing up all files is slow, so only do it if the capacity is limited.
         if self.capacity_bytes >= BOUNDLESS:
             return None
         missing = growth - (self.capacity_bytes - self.used_bytes())

@@ -1,7 +1,7 @@
-"""The names on a simulated disk: a tree as the running machine sees it, and the tree that a power cut would leave.
+"""The names on a simulated disk: the live tree, and the tree that would survive a power cut.
 
-Every creation, rename and removal is one `Change` in a journal until the folder it stands in is synced. A power cut
-keeps some of the journal: a change survives only if every earlier change of the same names does.
+Every creation, rename and removal is one `Change` in a journal until its folder is synced. A power cut keeps part of
+the journal: a change survives only if every earlier change of the same names does.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TypeAlias
 
 
 def fault(code: int, path: str) -> OSError:
-    """The error that a real disk gives: OSError picks the right subclass for the code."""
+    """The error a real disk raises: OSError picks the subclass for the code."""
     return OSError(code, os.strerror(code), path)
 
 
 @dataclass(slots=True, eq=False)
 class Blob:
-    """The bytes of one file: as read now, as synced, and what was written between."""
+    """The bytes of one file: current, durable, and the unsynced writes between."""
 
     live: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -44,12 +44,12 @@ class Blob:
         self.unsynced.clear()
 
     def forget_unsynced(self) -> None:
-        """What a failed sync does: the pages count as clean, read well, and will never reach the disk."""
+        """The effect of a failed sync: the pages count as clean and can be read, but never reach the disk."""
         self.unsynced.clear()
         self.is_loss_untold = False
 
     def lose_untold(self) -> None:
-        """The same, but by a sync of everything: the next sync of this file is the first to be told."""
+        """The effect of a failed sync of the whole file system: the next sync of this file reports the error."""
         self.is_loss_untold |= bool(self.unsynced)
         self.unsynced.clear()
 
@@ -64,7 +64,7 @@ class Blob:
                 self.unsynced[index] = (start, bytes(rotten))
 
     def lose_power(self, random: Random) -> None:
-        """Keep a prefix of what was not synced, torn anywhere; sometimes the size is ahead of the bytes."""
+        """Keep a prefix of the unsynced writes, torn anywhere; sometimes the size is ahead of the bytes."""
         kept = random.randint(0, len(self.unsynced))
         for position, data in self.unsynced[:kept]:
             _apply(self.durable, position, data)
@@ -101,7 +101,7 @@ Entry: TypeAlias = Blob | Folder
 
 @dataclass(slots=True, eq=False)
 class Change:
-    """Names that change together or not at all; None takes the name away."""
+    """Names that change atomically; None removes the name."""
 
     parts: list[tuple[Folder, str, Entry | None]]
 
@@ -117,12 +117,12 @@ class Tree:
 
     def __init__(self, folders: int = 1) -> None:
         self.folders = folders
-        """So many have been made, also before this tree."""
+        """The number of folders created so far, including before this tree."""
         self.root = Folder(0)
         self.journal: list[Change] = []
 
     def find(self, path: str) -> Entry:
-        """What stands at `path`; FileNotFoundError or NotADirectoryError as a real disk would say."""
+        """The entry at `path`; raises FileNotFoundError or NotADirectoryError as a real disk would."""
         entry: Entry = self.root
         for name in _steps(path):
             if not isinstance(entry, Folder):
@@ -170,7 +170,7 @@ class Tree:
         self.journal.clear()
 
     def sync(self, folder: Folder) -> None:
-        """Make the changes of this folder durable, with the earlier changes that they stand on."""
+        """Make the changes of this folder durable, with the earlier changes they depend on."""
         needed: set[tuple[int, str]] = set()
         due: list[Change] = []
         rest: list[Change] = []
@@ -186,9 +186,9 @@ class Tree:
         self.journal = rest[::-1]
 
     def lose_power(self, random: Random) -> None:
-        """Keep a legal part of the journal, then of every file's unsynced bytes; what is left becomes live."""
+        """Keep a valid part of the journal, then of every file's unsynced bytes; the result becomes live."""
         lost: set[tuple[int, str]] = set()
-        # A journaling file system keeps a prefix; others may drop any change that nothing kept depends on.
+        # A journaling file system keeps a prefix; others may drop any change that no surviving change depends on.
         prefix = random.randint(0, len(self.journal)) if random.random() < 0.5 else None
         for index, change in enumerate(self.journal):
             drop = index >= prefix if prefix is not None else random.random() < 0.5

@@ -1,4 +1,4 @@
-"""The clock of one simulated host: it drifts, jumps, sleeps, and stops while its process is paused."""
+"""The clock of one simulated host: it drifts, jumps, sleeps, and stops while the process is paused."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from millpond.sim.world.clock import SimTimer, VirtualClock
 
 @dataclass(slots=True)
 class Oscillator:
-    """What belongs to the machine and survives its processes."""
+    """The clock hardware of the machine, which survives its processes."""
 
     wall_offset_ms: int = 0
     """How far its wall clock is ahead of the world's."""
     rate: float = 1.0
-    """How many of its milliseconds pass in one of the world's."""
+    """The host's milliseconds per millisecond of the world."""
     slept_ms: int = 0
-    """For how long it was suspended so far: time that its monotonic clock has not counted."""
+    """Total time suspended, which the monotonic clock does not count."""
 
 
 class HostClock:
-    """The clock port of one host between a start and a stop; what it runs ends with the host."""
+    """The clock port of one host between start and stop; its timers end with the host."""
 
     def __init__(self, clock: VirtualClock, oscillator: Oscillator) -> None:
         self._clock = clock
         self._oscillator = oscillator
         self._stopped = False
         self._held: list[Callable[[], None]] | None = None
-        """What came due while paused; None while it runs."""
+        """Callbacks that came due while paused; None while running."""
 
     # The port
 
@@ -51,14 +51,14 @@ class HostClock:
         self._clock.call_soon(lambda: self._run(callback))
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> SimTimer:
-        """A timer keeps the rate that the clock has now, and comes later by as much as the host sleeps."""
+        """A timer keeps the current clock rate, and is delayed by the time the host sleeps."""
         rate = self._oscillator.rate
         delay = max(delay_ms, 0) if rate == 1.0 else -int(-max(delay_ms, 0) // rate)
         slept_ms = self._oscillator.slept_ms
         timer = self._clock.call_later(delay, lambda: self._fire(timer, slept_ms, callback))
         return timer
 
-    # What happens to the host
+    # Host events
 
     def stop(self) -> None:
         self._stopped = True
@@ -68,7 +68,7 @@ class HostClock:
             self._held = []
 
     def resume(self) -> None:
-        """What was due meanwhile happens now, late."""
+        """Run what came due during the pause, late."""
         held, self._held = self._held or [], None
         for callback in held:
             self._clock.call_soon(callback)

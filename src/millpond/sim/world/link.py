@@ -1,4 +1,4 @@
-"""One end of a simulated connection: bytes that take their time, arrive in pieces, and always in order."""
+"""One end of a simulated connection: bytes are delayed and split, but always arrive in order."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from millpond.base.ports import Clock, FileRange, Link, LinkHandler, ReplyPart
 from millpond.sim.world.file_tree import fault
 
 WINDOW_BYTES = 128 << 10
-"""How much may be under way or unread at the other end before a sender has to wait."""
+"""How much may be in flight or unread at the other end before the sender has to wait."""
 
 CLOSE_WAIT_MS = 10_000
 
 
 class Tap(Protocol):
-    """Somebody who watches what is on the wires, and changes nothing."""
+    """Observes the bytes on the wire without changing anything."""
 
     def sent(self, link: SimLink, data: bytes) -> None:
-        """A piece has left this end."""
+        """This end has sent a chunk."""
         ...
 
     def arrived(self, link: SimLink, data: bytes) -> None:
-        """A piece that this end had sent has reached the other one."""
+        """A chunk sent by this end has reached the other."""
         ...
 
     def lost(self, link: SimLink) -> None:
-        """What this end had on the wire will never arrive."""
+        """This end's bytes in flight will never arrive."""
         ...
 
 
 class Wires(Protocol):
-    """What a link asks of its network."""
+    """The part of the network that a link uses."""
 
     tap: Tap | None
     clock: Clock
@@ -56,7 +56,7 @@ class Wires(Protocol):
 
 
 class SimLink:
-    """The link port over two queues. What is on the wire belongs to the end that sent it."""
+    """The link port over two queues. Bytes in flight belong to the sending end."""
 
     def __init__(self, wires: Wires, host: str, peer_host: str, peer: str) -> None:
         self.host = host
@@ -86,17 +86,17 @@ class SimLink:
         self._closing = False
 
     def start(self, handler: LinkHandler) -> None:
-        """Give the link its owner."""
+        """Attach the handler."""
         self._handler = handler
         if not self.alive:
             self._wires.clock.call_soon(self._tell_closed)
 
     def is_done(self) -> bool:
-        """Closed, and nothing of it is under way any more."""
+        """Whether it is closed and has nothing in flight."""
         return not self.alive and not self._wire
 
     def join(self, other: SimLink) -> None:
-        """Establish the connection: from now on bytes flow both ways."""
+        """Establish the connection in both directions."""
         self.other, other.other = other, self
         for end in (self, other):
             end._flow()
@@ -112,12 +112,12 @@ class SimLink:
             if not len(part):
                 _release((part,))
                 continue
-            # Copied, because the sender may reuse its buffer; a file is read when its turn comes.
+            # Copied, because the sender may reuse its buffer; a file range is read when it is sent.
             self._queue.append(part if isinstance(part, FileRange) else memoryview(bytes(part)))
             self._queued_bytes += len(part)
         if idle and self._queue:
             if self._wires.random.random() < 0.2:
-                # As when the kernel's buffer is full: it goes out a moment later.
+                # As with a full socket buffer: sent a moment later.
                 self._waiting = True
                 self._wires.clock.call_soon(self._flow)
             else:
@@ -133,7 +133,7 @@ class SimLink:
         self._wires.run_at(self.host, self._flow_on)
 
     def _flow_on(self) -> None:
-        """Send what the window allows, after having had to wait."""
+        """Continue sending, as far as the window allows."""
         if not self.alive:
             return
         self._pump()
@@ -159,7 +159,7 @@ class SimLink:
             self._waiting = True
 
     def _take(self, length: int) -> bytes:
-        """Up to `length` bytes from the front of the queue; a part that is used up is released."""
+        """Take up to `length` bytes from the front of the queue; a consumed part is released."""
         part = self._queue[0]
         if isinstance(part, FileRange):
             data = part.file.read_at(part.position, min(length, part.length))
@@ -187,11 +187,11 @@ class SimLink:
         self._wires.clock.call_later(self._arrived_at - now, self._arrive)
 
     def _arrive(self) -> None:
-        """The next piece on the wire reaches the other end, unless the way is cut."""
+        """The next chunk in flight reaches the other end, unless the path is cut."""
         if not self._wire:
             return
         if self._wires.is_rejected(self.host, self.peer_host):
-            # A firewall answers for the peer, which is not told; nothing is sent again.
+            # A firewall sends the reset in place of the peer, which does not notice; nothing is retransmitted.
             if self.alive:
                 self.reset()
             else:
@@ -210,11 +210,11 @@ class SimLink:
             if self._broke_off and not data:
                 other.reset()
         elif data and self.alive and not self._wires.is_down(self.peer_host):
-            # A machine that is up and knows nothing of this connection says so.
+            # A running machine that does not know the connection answers with a reset.
             self.reset()
 
     def retry_held(self) -> None:
-        """The way is open again: what was held back arrives after all, as retransmission would do it."""
+        """The path is open again: held chunks arrive now, as retransmission would deliver them."""
         held, self._held = self._held, 0
         for _ in range(held):
             self._wires.clock.call_later(self._wires.latency_ms(self.host, self.peer_host), self._arrive)
@@ -259,7 +259,7 @@ class SimLink:
 
     def _acknowledged(self, count: int) -> None:
         self._under_way_bytes -= count
-        # Not for every byte: a window that opens by crumbs would be filled with crumbs.
+        # Only once half the window is free, to avoid silly window syndrome.
         if self._waiting and self.alive and self._under_way_bytes <= WINDOW_BYTES // 2:
             self._wires.clock.call_soon(self._flow)
 
@@ -288,13 +288,13 @@ class SimLink:
             self._end()
 
     def reset(self) -> None:
-        """The connection breaks under this end: it hears of it now, the other end is not told."""
+        """Break the connection at this end, which notices now; the other end does not."""
         if self.alive:
             self._lose_wire()
             self._die()
 
     def vanish(self) -> None:
-        """The machine of this end lost power: nobody is told, nothing more arrives from it."""
+        """This end's machine lost power: no peer is notified, and nothing more arrives from it."""
         self._handler = None
         self._lose_wire()
         if self.alive:
@@ -306,7 +306,7 @@ class SimLink:
             self._wires.tap.lost(self)
 
     def _end(self) -> None:
-        # A kernel that closes over unread bytes answers with a reset.
+        # Closing with unread bytes makes the kernel send a reset.
         self._broke_off = bool(self._inbox)
         self._die()
         if self.other is not None:

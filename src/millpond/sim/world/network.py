@@ -1,4 +1,4 @@
-"""A network of memory between named hosts: seeded latency, streams cut into random pieces, ways that can be cut."""
+"""An in-memory network between named hosts: seeded latency, streams split at random, paths that can be cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONNECT_ATTEMPTS = 30
 FIRST_FREE_PORT = 49_152
 RESEND_MS = 200
 RESEND_MS_MAX = 6_400
-"""The pauses after which a kernel sends again what was lost."""
+"""The longest pause before a kernel retransmits lost data."""
 
 Accept = Callable[[Link], LinkHandler | None]
 MakeHandler = Callable[[Link], LinkHandler]
@@ -25,7 +25,7 @@ MakeHandler = Callable[[Link], LinkHandler]
 
 @dataclass(slots=True, frozen=True)
 class Path:
-    """What one way between two hosts is like."""
+    """The properties of one direction between two hosts."""
 
     latency_range_ms: tuple[int, int]
     loss_share: float
@@ -48,10 +48,10 @@ class SimListener:
 
 
 class SimNetwork:
-    """All links of a simulated world. `at(host)` is the port that one host gets.
+    """All links of a simulated world. `at(host)` returns the network port of one host.
 
     A `RemoteError` of a handler, or a file range that cannot be read, closes the link and is kept in `faults`; any
-    other error goes through to the test.
+    other exception propagates to the test.
     """
 
     def __init__(self, clock: Clock, seed: int | str = 0, *, latency_ms: tuple[int, int] = (0, 3)) -> None:
@@ -68,7 +68,7 @@ class SimNetwork:
         self._down: dict[str, None] = {}
         self._paths: dict[tuple[str, str], Path] = {}
         self._paused: dict[str, list[Callable[[], None]]] = {}
-        """What the processes that do not run now have to hear when they do."""
+        """Callbacks for paused processes, run when they resume."""
         self._ports_given = 0
 
     def at(self, host: str) -> HostNetwork:
@@ -93,9 +93,9 @@ class SimNetwork:
         *,
         source: str = "client",
     ) -> SimLink:
-        """A link to a listener, usable at once; a peer that is not there shows as `closed`.
+        """Open a link to a listener, usable at once; if there is no such peer, `closed` is called.
 
-        Nothing is encrypted here, and no file is read: the name of a certificate's file stands for the peer's name.
+        Nothing is encrypted, and no file is read: the name of a certificate file serves as the peer's name.
         """
         link = self._new_link(source, host, f"{host}:{port}")
         link.is_encrypted = tls is not None
@@ -110,7 +110,7 @@ class SimNetwork:
         if self.is_rejected(link.host, host):
             link.reset()
             return
-        # An acknowledgement that is rejected does not come back either.
+        # A rejected acknowledgement does not come back either.
         is_cut = self.is_cut(link.host, host) or self.is_cut(host, link.host) or self.is_rejected(host, link.host)
         if is_cut or self.is_down(host):
             if attempt == CONNECT_ATTEMPTS:
@@ -153,7 +153,7 @@ class SimNetwork:
         self._ports_given += 1
         return FIRST_FREE_PORT + self._ports_given % 16_384
 
-    # What links ask
+    # Called by links
 
     def latency_ms(self, source: str, target: str) -> int:
         path = self._paths.get((source, target))
@@ -167,7 +167,7 @@ class SimNetwork:
         return latency_ms
 
     def run_at(self, host: str, callback: Callable[[], None]) -> None:
-        """Now, or when the host's process goes on."""
+        """Run now, or when the host's process resumes."""
         held = self._paused.get(host)
         if held is None:
             callback()
@@ -186,14 +186,14 @@ class SimNetwork:
     def fault(self, link: Link, error: Exception) -> None:
         self.faults.append((link, error))
 
-    # What a test can do to it
+    # Faults, for tests
 
     def links(self, host: str | None = None) -> list[SimLink]:
-        """The live ends of connections, of one host or of all, oldest first."""
+        """The live link ends of one host or of all, oldest first."""
         return [link for link in self._links if link.alive and host in (None, link.host)]
 
     def blackhole(self, source: str, target: str) -> None:
-        """Nothing from `source` reaches `target` until `heal`; nobody is told. The other way stays open."""
+        """Silently drop everything from `source` to `target` until `heal`. The reverse direction stays open."""
         self._cuts[source, target] = None
 
     def partition(self, one: str, other: str) -> None:
@@ -202,26 +202,25 @@ class SimNetwork:
         self.blackhole(other, one)
 
     def reject(self, source: str, target: str) -> None:
-        """Whatever `source` sends to `target` is answered with a reset until `heal`, as by a firewall that rejects.
+        """Answer everything from `source` to `target` with a reset until `heal`, like a rejecting firewall.
 
-        New connections are refused, and one that exists breaks when something is sent on it.
+        New connections are refused, and an existing one breaks when it is used.
         """
         self._rejections[source, target] = None
 
     def reject_between(self, one: str, other: str) -> None:
-        """Reject both ways."""
+        """Reject in both directions."""
         self.reject(one, other)
         self.reject(other, one)
 
     def set_path(
         self, source: str, target: str, *, latency_ms: tuple[int, int] | None = None, loss_share: float = 0.0
     ) -> None:
-        """How long bytes take this one way until `heal`, and how much is lost on it: kernels send that again, each
-        time after a longer pause."""
+        """Set latency and loss of one direction until `heal`: kernels retransmit lost data, after growing pauses."""
         self._paths[source, target] = Path(latency_ms or self.latency_range_ms, loss_share)
 
     def heal(self) -> None:
-        """Open every way again, as quick as the others; what was held back arrives late."""
+        """Restore every path to normal; held data arrives late."""
         self._cuts.clear()
         self._rejections.clear()
         self._paths.clear()
@@ -229,7 +228,7 @@ class SimNetwork:
             link.retry_held()
 
     def mend(self, source: str, target: str) -> None:
-        """Open this one way again, as `heal` does for all."""
+        """Restore one direction, as `heal` does for all."""
         self._cuts.pop((source, target), None)
         self._rejections.pop((source, target), None)
         self._paths.pop((source, target), None)
@@ -238,7 +237,7 @@ class SimNetwork:
                 link.retry_held()
 
     def reset(self, link: SimLink) -> None:
-        """Break one connection at both ends; what was under way is lost."""
+        """Break one connection at both ends; data in flight is lost."""
         other = link.other
         link.reset()
         if other is not None:
@@ -251,7 +250,7 @@ class SimNetwork:
                 self.reset(link)
 
     def stop_host(self, host: str, *, silently: bool) -> None:
-        """Take a host off the network: with its power (`silently`), or only its process, whose kernel tells peers."""
+        """Disconnect a host: by a power cut (`silently`), or only its process, whose kernel notifies peers."""
         for listener in [entry for entry in self.listeners.values() if entry.host == host]:
             listener.close()
         for link in self.links(host):
@@ -267,7 +266,7 @@ class SimNetwork:
         self._down.pop(host, None)
 
     def pause_host(self, host: str) -> None:
-        """The process does not run: its kernel takes bytes as long as there is room."""
+        """Pause the process: its kernel accepts bytes while the socket buffers have space."""
         self._paused.setdefault(host, [])
 
     def resume_host(self, host: str) -> None:
@@ -276,8 +275,9 @@ class SimNetwork:
 
 
 def _agree(tls: ServerTls | None, client: SimLink) -> bool:
-    """Whether both ends would come to speak with each other: both by TLS or none, with a certificate where one is
-    wanted."""
+    """Whether the TLS handshake would succeed: both ends use TLS or neither, with a client
+    certificate if required.
+    """
     if tls is None or not client.is_encrypted:
         return tls is None and not client.is_encrypted
     return tls.client_auth is not ClientAuth.REQUIRED or client.certificate_name is not None
@@ -293,7 +293,7 @@ class HostNetwork:
     def listen(
         self, host: str, port: int, accept: Accept, tls: ServerTls | None = None, name: str = ""
     ) -> SimListener:
-        """Listens at this host, whatever address the broker was told to bind."""
+        """Listen on this host, whatever bind address the broker is configured with."""
         return self._network.listen(self.host, port, accept, tls, name)
 
     def connect(self, host: str, port: int, make_handler: MakeHandler, tls: ClientTls | None = None) -> SimLink:

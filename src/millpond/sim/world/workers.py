@@ -1,4 +1,4 @@
-"""Workers that take a seeded time to do their job, in virtual time and on the one thread there is."""
+"""Worker threads simulated in virtual time: each job takes a seeded time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ T = TypeVar("T")
 
 
 class SimWorkers:
-    """Jobs start after a random delay and answer after another, so they overtake each other as threads do.
+    """Jobs start after a random delay and complete after another, so they overtake each other as threads do.
 
-    A `PowerCut` in a job goes through to whoever runs the clock: the machine is gone, nobody is told.
+    A `PowerCut` in a job propagates to the caller of the clock: the machine is gone, and nothing completes.
     """
 
     def __init__(self, clock: Clock, seed: int | str = 0, delay_ms_max: int = 5) -> None:
         self.delay_ms_max = delay_ms_max
         self.stuck_share = 0.0
         self.stuck_ms = 0
-        """How much of the work takes how long, whatever else is asked for."""
+        """The share of jobs that are stuck and for how long, whatever the usual delay."""
         self._clock = clock
         self._random = Random(seed)
 

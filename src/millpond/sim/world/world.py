@@ -23,10 +23,10 @@ class SimHost:
     oscillator: Oscillator = field(default_factory=Oscillator)
     incarnation: int = 0
     boots: int = 1
-    """How often the machine was switched on."""
+    """The number of boots."""
     clock: HostClock | None = None
     asleep_since_ms: int | None = None
-    """Since when the machine is suspended, by the world's clock; None while it is not."""
+    """When the machine was suspended, by the world's clock; None if it is not."""
 
 
 class SimWorld:
@@ -40,13 +40,13 @@ class SimWorld:
         self.power_cuts: list[str] = []
 
     def host(self, name: str) -> SimHost:
-        """The machine of this name; an unknown one is created, switched off."""
+        """The machine with this name, created switched off if unknown."""
         if name not in self.hosts:
             self.hosts[name] = SimHost(name, SimDisk(f"disk {name} {self.seed}"))
         return self.hosts[name]
 
     def start(self, name: str) -> World:
-        """Switch a host on, for the first time or again; a broker on the returned ports lives until it stops."""
+        """Boot a host; a broker on the returned ports runs until the host stops."""
         host = self.host(name)
         assert host.clock is None, f"{name} runs already"
         host.incarnation += 1
@@ -59,7 +59,7 @@ class SimWorld:
             disk=host.disk,
             network=self.network.at(name),
             workers=workers,
-            # Its jobs overtake each other anyway, so no queue is needed.
+            # Jobs overtake each other anyway, so no separate queue is needed.
             sync_workers=workers,
             login_workers=workers,
             entropy=SeededEntropy(f"entropy {luck}"),
@@ -67,13 +67,13 @@ class SimWorld:
         )
 
     def crash(self, name: str) -> None:
-        """Cut the power: unsynced data is lost in part, peers notice nothing."""
+        """Cut the power: part of the unsynced data is lost, and peers notice nothing."""
         self._stop(name, silently=True)
         self.hosts[name].disk.crash()
         self.hosts[name].boots += 1
 
     def kill(self, name: str) -> None:
-        """Kill the process only: the disk keeps all that was written, peers see their connections break."""
+        """Kill only the process: the disk keeps everything written, and peers see their connections break."""
         self._stop(name, silently=False)
         self.hosts[name].disk.drop_process()
 
@@ -85,17 +85,17 @@ class SimWorld:
     # Clocks and pauses
 
     def jump_wall(self, name: str, by_ms: int) -> None:
-        """Set one host's wall clock forward or back, also for later restarts; durations are not affected."""
+        """Move one host's wall clock forward or back, also for later boots; monotonic time is not affected."""
         self.host(name).oscillator.wall_offset_ms += by_ms
 
     def set_rate(self, name: str, rate: float) -> None:
-        """Let a host's durations pass faster or slower than the world's; only while it is switched off."""
+        """Make a host's clock run faster or slower than the world's; only while it is switched off."""
         host = self.host(name)
         assert host.clock is None, f"{name} runs: its clock would jump"
         host.oscillator.rate = rate
 
     def pause(self, name: str) -> None:
-        """Stop the process as SIGSTOP does: time passes, peers' bytes pile up, nothing happens until `resume`."""
+        """Pause the process like SIGSTOP: time passes, bytes from peers accumulate, nothing runs until `resume`."""
         clock = self.hosts[name].clock
         assert clock is not None, f"{name} does not run"
         clock.pause()
@@ -104,7 +104,7 @@ class SimWorld:
     def resume(self, name: str) -> None:
         """Resume after `pause` or `fall_asleep`.
 
-        Seeded: timers that are late come before what peers have sent, or after it.
+        The seed decides whether late timers run before or after what peers have sent.
         """
         host = self.hosts[name]
         clock = host.clock
@@ -121,13 +121,14 @@ class SimWorld:
             clock.resume()
 
     def fall_asleep(self, name: str) -> None:
-        """Suspend the whole machine, as the lid of a laptop does: the wall clock and the clock that counts since the
-        boot go on, durations do not. It wakes with `resume`."""
+        """Suspend the whole machine, like closing a laptop: the wall clock and the boot-time clock advance, the
+        monotonic clock does not. `resume` wakes it.
+        """
         self.pause(name)
         self.hosts[name].asleep_since_ms = self.clock.now_ms
 
     def suspend(self, name: str, for_ms: int) -> None:
-        """`fall_asleep`, and wake up after this time."""
+        """`fall_asleep`, and resume after this time."""
         self.fall_asleep(name)
         incarnation = self.hosts[name].incarnation
 
@@ -160,7 +161,7 @@ class SimWorld:
         self.network.stop_host(name, silently=silently)
 
     def run_until(self, condition: Callable[[], bool] | None = None, *, within_ms: int = 60_000) -> bool:
-        """As the clock's; a `PowerCut` on a host's disk crashes that host (see `power_cuts`), the others go on."""
+        """Like the clock's `run_until`; a `PowerCut` on a host's disk crashes only that host (see `power_cuts`)."""
         deadline = self.clock.now_ms + within_ms
         while True:
             try:

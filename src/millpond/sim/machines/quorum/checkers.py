@@ -29,7 +29,7 @@ class Checkers:
         self._epochs: dict[int, int] = {}
 
     def saw_vote(self, voter_id: int, vote: Vote, response: VoteResponse) -> None:
-        """A vote that was sent; unsent ones do not count."""
+        """Check a vote that was sent; unsent ones do not count."""
         if response.granted and not vote.pre_vote:
             given = self._votes.setdefault((voter_id, vote.epoch), vote.candidate)
             if given != vote.candidate:
@@ -38,17 +38,17 @@ class Checkers:
                 )
 
     def saw_epoch(self, node_id: int, epoch: int) -> None:
-        """An epoch that a replica has sent to others."""
+        """Check an epoch that a replica has sent to others."""
         if epoch < self._epochs.get(node_id, 0):
             raise Violation(f"{EPOCH_FELL}: node {node_id} said {self._epochs[node_id]}, now {epoch}")
         self._epochs[node_id] = epoch
 
     def forget(self, node_id: int) -> None:
-        """Its disk was wiped: it is a new replica."""
+        """Forget a replica whose disk was wiped: it counts as a new one."""
         self._epochs.pop(node_id, None)
 
     def saw_records(self, log: MemoryLog, first: int, end: int) -> None:
-        """Records that others could read from this replica."""
+        """Check records that others could read from this replica."""
         for offset in range(max(first, log.start_offset), end):
             entry = log.entry(offset)
             known = self._records.setdefault((offset, entry.epoch), entry.value)

@@ -1,4 +1,4 @@
-"""A cluster whose first leader dies at once with its records, when only one voter has heard of it.
+"""A cluster whose first leader dies at once with its records, when only one voter has heard from it.
 
 The leader's disk is slow, the others lose power as soon as they have voted, and the replica that has the first record
 forgets its sender. When all are back, they must elect a leader.

@@ -18,7 +18,7 @@ LOSS_INVENTED = "a broker that lost nothing counts as one that may have"
 class Checkers:
     def __init__(self) -> None:
         self.visible: list[Entry] = []
-        """What readers could have seen."""
+        """Entries that readers could have seen."""
         self._records: dict[tuple[int, int], int] = {}
         self._leaders: dict[int, int] = {}
 
@@ -45,7 +45,7 @@ class Checkers:
                 raise Violation(f"{VISIBLE_CHANGED}: {offset} was {self.visible[offset]}, node {node_id} has {entry}")
 
     def saw_trusted(self, node_id: int, log: MemoryLog) -> None:
-        """A replica in the ISR or eligible to lead."""
+        """Check a replica in the ISR or eligible to lead."""
         if log.end_offset < len(self.visible) or (
             self.visible and log.entry(len(self.visible) - 1) != self.visible[-1]
         ):

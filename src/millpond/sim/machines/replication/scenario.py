@@ -45,7 +45,7 @@ CONTROLLER = 0
 
 @dataclass(slots=True)
 class Session:
-    """What the controller knows of a broker."""
+    """The controller's view of a broker."""
 
     incarnation: int
     directory: int
@@ -215,7 +215,7 @@ class BrokerHost(Host):
             self.log.synced(self.log.mark())
 
     def wipe(self) -> None:
-        """Another disk, with nothing on it."""
+        """Replace the disk by an empty one."""
         self.log = MemoryLog(self.run.read_entries_max)
         self.directory += 1
         self.checkpoint = self.seen_end = self.synced_end = 0
@@ -332,7 +332,7 @@ class BrokerHost(Host):
         self.run.later(100, self, lambda: self.look_at_isr() if self.leader is leader and self.life == life else None)
 
     def ask_for_isr(self, leader: PartitionLeader, asked: IsrRequest) -> None:
-        """Repeat the request until there is a response or a metadata change."""
+        """Repeat the AlterPartition request until there is a response or a metadata change."""
         if self.leader is not leader or leader.pending is not asked:
             return
         change = IsrChange(self.node_id, self.epoch, asked.leader_epoch, asked.partition_epoch, asked.isr)
@@ -512,7 +512,7 @@ class Scenario(Run):
         self.follower_class = follower_class
         self.checkers = Checkers()
         self.late_copies = Random(f"late copies {seed}")
-        """Requests for another ISR that arrive a second time."""
+        """AlterPartition requests that arrive a second time."""
         self.sync_first = self.random.random() < 0.4
         self.read_entries_max = self.random.choice((1, 1, 2, 8))
         count = self.random.choice((2, 3, 3, 3, 4))
@@ -523,7 +523,7 @@ class Scenario(Run):
             self, tuple(range(1, count + 1)), leadership.Rules(min_isr, syncs_first=self.sync_first)
         )
         self._power_cuts: list[int] = []
-        """How many power cuts each incarnation of a broker had behind it."""
+        """The number of power cuts before each incarnation of a broker."""
         self._values = 0
         self._strikes = 0
         self._acknowledged: list[tuple[int, int, int]] = []

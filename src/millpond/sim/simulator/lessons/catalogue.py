@@ -1,4 +1,4 @@
-"""All lessons, in the order in which somebody may want to go through them."""
+"""All lessons, in teaching order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lesson: what happens, a question, what happens then, and the claims about queues that this shows."""
+"""A lesson: some actions, a question, the actions that answer it, and the claims they demonstrate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millpond.sim.simulator.actions import Action
 from millpond.sim.simulator.recording import Recording, recording_of
 
 Steps = tuple[Action | int, ...]
-"""Actions, and numbers for the milliseconds between them."""
+"""Actions, and milliseconds to wait between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Lesson:
 
     @property
     def tape(self) -> Recording:
-        # What is done at the question's own moment would be done before it is asked.
+        # An action at the same time as the question would run before it is asked.
         return recording_of((*self.before, 1, *self.after), seed=self.seed, nodes=self.nodes)
 
     @property
