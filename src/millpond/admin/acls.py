@@ -15,7 +15,7 @@ from millpond.wire import messages as m
 @dataclass(frozen=True, slots=True, order=True)
 class Acl:
     principal: str
-    """As `User:alice`; `User:*` is everybody."""
+    """For example `User:alice`; `User:*` matches every user."""
     resource: AclResource
     name: str
     pattern: PatternType

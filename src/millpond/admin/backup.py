@@ -71,7 +71,7 @@ class Stored:
     crc: int
     inode: int = 0
     changed_ns: int = 0
-    """Of the source file: if they are unchanged, it need not be read again."""
+    """Inode and modification time of the source file: if both are unchanged, it need not be read again."""
     damage: str | None = None
     """The damage that the source had."""
 

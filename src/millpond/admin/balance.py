@@ -215,7 +215,7 @@ class _Table:
                 yield source, target
 
     def _shift_one(self, source: int, target: int) -> bool:
-        """Of the topic that is most uneven between the two, the partition that best evens out their bytes."""
+        """Move the partition that best evens out the two nodes' bytes, from the topic most uneven between them."""
         counts, held = self._counts, self._bytes
         share = max(held[source] - held[target], 0) / (counts[source] - counts[target])
         best = min(

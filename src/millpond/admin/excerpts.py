@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from millpond.wire.records import Record
 
 NAME_SIGNS_MAX: Final = 200
-"""Of a header's name."""
+"""Limit of characters of a header's name."""
 
 Data: TypeAlias = bytes
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
@@ -32,10 +32,10 @@ class Extent:
     """Limits of an excerpt."""
 
     data_bytes: int
-    """Of its key, of its value, and of each header."""
+    """Limit for the key, the value, and each header."""
     headers: int
     headers_bytes: int
-    """Of all headers together."""
+    """Limit for all headers together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Seen:
     size: int | None = None
     """Size of the last segment; None if it has not been read."""
     snapshots: tuple[str, ...] = ()
-    """Of the metadata."""
+    """Metadata snapshots; only the metadata log has them."""
 
     def still(self, now: Seen) -> tuple[str, ...] | None:
         """The remaining segments, if only old ones were deleted; None if others replaced them.

@@ -41,7 +41,7 @@ from millpond.node.entropy import SystemEntropy
 from millpond.node.private_files import make_private_folder
 
 ORDER_FILE: Final = "restore.order"
-"""Marks a folder whose files are all restored; it tells the nodes how to continue."""
+"""Marks a folder whose files are all restored, and holds the order by which its nodes continue."""
 
 
 def verify(backup: Path, on_progress: Progress = lambda _: None) -> tuple[Manifest, list[str]]:

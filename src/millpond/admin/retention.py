@@ -21,9 +21,9 @@ class Retention:
     policy: str
     """delete, compact or both, as in cleanup.policy."""
     keeps_ms: int | None
-    """None: without a limit."""
+    """None: no limit."""
     keeps_bytes: int | None
-    """Of one partition."""
+    """Limit per partition; None: no limit."""
     oldest_ms: Mapping[int, int]
     """When the first record of each partition was written, in milliseconds since 1970; empty ones are left out."""
 

@@ -97,11 +97,11 @@ def run_moves(
             before = set_throttle(cluster, moves, rate)
         run.go()
     except BaseException:
-        # However it ended. If no node answers any more, the limit stays; the next run removes it.
+        # Whatever the outcome. If no node answers, the limit stays and the next run removes it.
         with suppress(ClientError, RemoteError):
             clear_throttle(cluster, (), before)
         raise
-    # The controller has reported the completed moves; the node that is asked now may be behind.
+    # The controller has reported the completed moves; the node that answers now may be behind.
     mine -= {move.partition for move in run.outcome.going_on}
     run.outcome.is_limited = not clear_throttle(cluster, mine, before)
     return run.outcome

@@ -18,9 +18,9 @@ from millpond.remote.offsets import latest
 class Workload:
     records_per_second: float
     record_bytes: float | None
-    """On disk, of what was written meanwhile, or else of all that is there; None where there is nothing."""
+    """Bytes per record on disk, of records written during the sample, or else of all; None if there are none."""
     replicas: int
-    """Of most partitions."""
+    """The median replication factor."""
     groups: int
 
 

@@ -179,5 +179,5 @@ def ensure_marks_topic(topic: LetterTopic) -> None:
 
 
 def _topic_id(topic_id: UUID) -> str:
-    """The id as Kafka's tools print it. It tells a topic from an earlier one of the same name."""
+    """The id as Kafka's tools print it. It distinguishes a topic from an earlier one of the same name."""
     return urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
