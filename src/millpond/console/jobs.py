@@ -14,7 +14,7 @@ from millpond.console.desk import FAULTS
 from millpond.console.shapes import sentence
 
 RUNNING_MAX: Final = 2
-"""Of each kind."""
+"""Limit of running tasks of each kind."""
 KEPT_MAX: Final = 20
 UNSEEN_SECONDS: Final = 90.0
 """A task that only shows something ends if no page has polled it for this long. Browsers limit pages in the

@@ -48,7 +48,7 @@ LOOK_SECONDS: Final = 15.0
 ROWS: Final = 50
 ROWS_MAX: Final = 500
 CAUSE_SIGNS: Final = 300
-"""Of each text of a cause, in a list."""
+"""Limit of characters of each text of a cause, in a list."""
 CAUSE_SIGNS_WHOLE: Final = 64 << 10
 NAMES_MAX: Final = 50
 NAMES_OVER_TIME: Final = 10

@@ -46,7 +46,7 @@ ADDRESSES_MAX: Final = 1_000
 
 TRIES: Final = 5
 TRIES_PER_SECOND: Final = 1 / 12
-"""Of one address, or of a browser that has logged in before: some at once, then five a minute."""
+"""Rate of attempts per address, or per browser that has logged in before: a burst, then five a minute."""
 TRIES_OF_ALL: Final = 60
 TRIES_OF_ALL_PER_SECOND: Final = 1.0
 
@@ -91,7 +91,7 @@ class _Bucket:
 @dataclass(slots=True, eq=False)
 class Session:
     ends_at: float
-    """By the clock of the login."""
+    """Expiry time, on the clock of `Login`."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Whether it was ended early: by a logout, or because there are too many."""
 
@@ -101,10 +101,10 @@ class Login:
         self._password_hash = _hash(password)
         self._clock = clock
         self._sessions: dict[bytes, Session] = {}
-        """By the hash of its token."""
+        """Sessions by the hash of their token."""
         self._all = _Bucket(TRIES_OF_ALL, TRIES_OF_ALL_PER_SECOND, clock())
         self._tries: dict[str, _Bucket] = {}
-        """By address."""
+        """Buckets by address."""
         self._browsers: dict[bytes, _Bucket] = {}
         """Browsers that have logged in before, by the hash of their token."""
 
@@ -189,7 +189,7 @@ def _hash(text: str) -> bytes:
 
 
 def cookie_name(host: str) -> str:
-    """Of the session with the console that a browser calls by this Host."""
+    """The name of the session cookie for the console at this Host."""
     port = host.rpartition("]")[2].rpartition(":")[2]
     return f"{COOKIE}-{port}" if port.isdecimal() else COOKIE
 

@@ -38,7 +38,7 @@ class Room:
     """Searches for hot keys; each holds the keys that it has read."""
     simulators: Simulators = field(default_factory=Simulators)
     refused: Counter[str] = field(default_factory=Counter)
-    """By the rule that did."""
+    """Refused requests, by rule."""
 
 
 def room_of(request: Request) -> Room:

@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from millpond.base.ids import TopicPartition
 
 BODY_BYTES_MAX: Final = 2 << 20
-"""Of a request."""
+"""Limit of a request's body."""
 PAGE_ROWS: Final = 50
 PAGES_MAX: Final = 100_000
 FILTER_SIGNS_MAX: Final = 256
