@@ -418,7 +418,7 @@ def fault_of_filter(wanted: AclFilter) -> str | None:
 
 
 def grouped(acls: Iterable[Acl]) -> dict[tuple[int, str, int], list[Acl]]:
-    """By resource pattern."""
+    """Group ACLs by resource pattern."""
     groups: dict[tuple[int, str, int], list[Acl]] = {}
     for acl in acls:
         groups.setdefault((acl.resource_type, acl.resource_name, acl.pattern_type), []).append(acl)

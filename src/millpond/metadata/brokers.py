@@ -90,7 +90,7 @@ def decide_register(
     """Register a broker. Its epoch is the offset of its registration record.
 
     `next_offset` is that of the decision's first record. `lives` means that another process was heard from under this
-    id recently. A broker that is alone has nobody to fence it, and nobody to catch up with.
+    id recently. A single broker has no peer to fence it or to catch up with.
     """
     known = image.brokers.get(wanted.broker_id)
     levels = {**image.features, KRAFT_VERSION: kraft_version} if kraft_version else image.features

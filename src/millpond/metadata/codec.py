@@ -91,8 +91,9 @@ _ALIKE_MAX: Final = 4096
 
 _bytes_of_alike: dict[tuple[type, tuple[Any, ...]], tuple[bytes, bytes]] = {}
 _alike_of_bytes: dict[bytes, tuple[type[Any], tuple[Any, ...]]] = {}
-"""Of the thousands of records for a topic or a failed leader, most differ only in the partition index, which comes
-first: the rest is decoded once."""
+"""Decoded records without their partition index. Most of the thousands of records for a topic or a failed leader
+differ only in the index, which comes first, so the rest is decoded once.
+"""
 
 
 class UnknownRecord(MalformedMessage):

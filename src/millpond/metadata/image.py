@@ -399,7 +399,8 @@ class Image:
                 old = partitions[index]
                 if old.leader != broker_id:
                     continue
-                # By identity, which is valid while the old one is kept with the new: hashing takes longer.
+                # Compare by identity, which is faster than hashing and valid while the old partition is kept with the
+                # new.
                 both = renewed.get(id(old))
                 if both is None:
                     self._change_partition(PartitionChangeRecord(index, topic_id, leader=broker_id))

@@ -49,7 +49,7 @@ def credential_of(
 
 
 def written(credentials: Iterable[UserScramCredentialRecord]) -> str:
-    """As lines of a file."""
+    """Format credentials as lines of a file."""
     from urllib.parse import quote
 
     return "".join(
@@ -61,7 +61,7 @@ def written(credentials: Iterable[UserScramCredentialRecord]) -> str:
 
 
 def read(text: str) -> tuple[UserScramCredentialRecord, ...]:
-    """From the lines of a file; empty ones and comments are skipped."""
+    """Parse the lines of a file; empty lines and comments are skipped."""
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) > LINES_MAX:
         raise InitialUsersFault(f"it has {len(lines)} lines, at most {LINES_MAX} are read")

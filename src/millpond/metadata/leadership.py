@@ -219,7 +219,7 @@ def decide_isr_change(
     if asked.partition_epoch < before.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
     members = [broker for broker, _ in asked.isr]
-    # A leader that names only others, who have everything committed, cannot write any longer and resigns.
+    # A leader that names only other replicas, which have everything committed, can no longer write and resigns.
     resigns = asked.broker not in members
     welcome = (*before.isr, *before.elr) if resigns else before.replicas
     if not members or not set(members) <= set(welcome) or len(set(members)) != len(members):

@@ -115,7 +115,7 @@ class QuotaChange:
 @dataclass(frozen=True, slots=True)
 class EntityChanges:
     entity: tuple[QuotaPart, ...]
-    """As the client named it, not yet checked."""
+    """The entity as the client sent it, not yet checked."""
     changes: tuple[QuotaChange, ...]
 
 

@@ -28,7 +28,7 @@ from millpond.metadata.records import (
 NOBODY: Final = ""
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
-"""As in Kafka: a PLAIN login makes a node compute all of them."""
+"""Kafka's limit: a PLAIN login makes a node compute all iterations."""
 
 ITERATIONS_USUAL: Final = 8192
 NAME_BYTES_MAX: Final = 256
@@ -38,7 +38,7 @@ USERS_MAX: Final = 100_000
 
 
 class Mechanism(IntEnum):
-    """With the numbers of the protocol."""
+    """SCRAM mechanisms, with the numbers of the protocol."""
 
     SCRAM_SHA_256 = 1
     SCRAM_SHA_512 = 2

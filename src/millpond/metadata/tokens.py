@@ -163,7 +163,7 @@ class Lifetimes:
     """The limits from the settings."""
 
     longest_ms: int
-    """From the creation of a token; renewals cannot exceed it."""
+    """The maximum lifetime since creation; renewals cannot exceed it."""
     renewed_ms: int
     """How long it lives without a renewal."""
 

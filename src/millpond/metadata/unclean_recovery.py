@@ -37,7 +37,7 @@ def partitions_in(image: Image) -> Iterator[tuple[str, int]]:
 
 
 def leaderless(image: Image, wanted: Iterable[tuple[str, int]] | None) -> dict[int, list[tuple[str, int]]]:
-    """For each live broker the leaderless partitions that it has a replica of. None stands for all partitions."""
+    """The leaderless partitions of which each live broker has a replica; None selects all partitions."""
     by_broker: dict[int, list[tuple[str, int]]] = {}
     for topic_name, index in partitions_in(image) if wanted is None else dict.fromkeys(wanted):
         partition = image.partition(topic_name, index)
