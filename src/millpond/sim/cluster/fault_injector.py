@@ -66,7 +66,7 @@ class FaultInjector:
             self._sim.clock.call_later(fault.at_ms, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
     def end(self) -> None:
-        """Inject no more faults, and heal the world."""
+        """Stop injecting faults, and heal the world."""
         self._over = True
         self.cluster.note("--- all is healed")
         self._sim.network.heal()

@@ -45,7 +45,7 @@ class CopyTransaction:
     """By input partition."""
     commit_asked_ms: int = -1
     fate: Fate = Fate.REFUSED
-    """Of the commit: refused until it is requested."""
+    """The fate of the commit: refused until it is requested."""
     settled_ms: int = -1
 
     @property

@@ -95,7 +95,7 @@ class TopicFacts:
     """What is known of one topic name. Several values mean that the outcome of a request is open."""
 
     ids: dict[UUID | None, None] = field(default_factory=dict)
-    """Possible ids; None stands for its absence."""
+    """Possible ids; None means that the topic does not exist."""
     partition_counts: dict[int, None] = field(default_factory=dict)
     configs: dict[str, dict[str | None, None]] = field(default_factory=dict)
 

@@ -1,7 +1,7 @@
-"""What a person can do to a simulated cluster: each action is one frozen value that is also JSON.
+"""User actions on a simulated cluster: each is one frozen value that is also JSON.
 
-In JSON an action is a list: the word for it, then the fields that differ from their defaults. Everything that comes
-from outside is checked here, against the bounds that stand beside each field.
+In JSON an action is a list: its word, then the fields that differ from their defaults. All external input is checked
+here, against the bounds declared with each field.
 """
 
 from __future__ import annotations

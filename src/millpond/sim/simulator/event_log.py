@@ -1,4 +1,4 @@
-"""What happened, line by line: who, when, what. Equal for equal recordings."""
+"""The event log of a run: one line per event. Equal for equal recordings."""
 
 from __future__ import annotations
 

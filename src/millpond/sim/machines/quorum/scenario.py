@@ -31,7 +31,7 @@ LATE_MS = 50
 TURN_MS = 30
 """How long a starved host runs at most before its next pause."""
 CUT_OFF = 3
-"""As a multiple of how long a leader waits for a majority, for slow clocks."""
+"""A multiple of how long a leader waits for a majority, to allow for slow clocks."""
 
 
 class QuorumHost(Host):

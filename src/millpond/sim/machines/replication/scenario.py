@@ -63,7 +63,7 @@ class Controller:
         self.state = Leadership(replicas, (), NO_LEADER)
         self.sessions: dict[int, Session] = {}
         self.version = 0
-        """Stands for the offset of the metadata log: it rises with every change."""
+        """Represents the offset of the metadata log: it rises with every change."""
 
     def can_lead(self, broker: int) -> bool:
         session = self.sessions.get(broker)
