@@ -1,4 +1,4 @@
-"""What the tests of the broker share: a link that tells what was done to it, batches, a broker asked in process."""
+"""Shared by the broker's tests: a link that records what is done to it, batches, and a broker called in process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LENGTH = Struct(">i")
 
 
 class FakeLink:
-    """A link whose peer reads at once, or not at all while `stuck`; `events` tells what else was done to it."""
+    """A link whose peer reads at once, or not at all while `stuck`; `events` records everything else done to it."""
 
     def __init__(
         self, peer: str = "10.0.0.1:5000", local_host: str = "10.0.0.9", listener: str = "PLAINTEXT"
@@ -67,7 +67,7 @@ class FakeLink:
     def abort(self) -> None:
         self.events.append("abort")
 
-    # What a test does.
+    # Called by tests.
 
     def say(self, data: bytes) -> None:
         """Bytes arrive from the peer."""
@@ -80,28 +80,28 @@ class FakeLink:
             self.handler.received(fitting)
 
     def read_all(self) -> None:
-        """The peer reads after all."""
+        """The peer reads everything that is queued."""
         self.stuck = False
         self._let_go()
         assert self.handler is not None
         self.handler.drained()
 
     def read(self, count: int) -> None:
-        """The peer reads so many bytes of what stands first, and no more."""
+        """The peer reads this many bytes from the front of the queue."""
         part = self._queue[0]
         assert not isinstance(part, FileRange)
         self.received += part[:count]
         self._queue[:1] = [part[count:]] if len(part) > count else []
 
     def end(self) -> None:
-        """The link is gone: what it still holds is released, its owner is told."""
+        """Close the link: release what it still holds and notify its owner."""
         self._release(self._queue)
         self._queue = []
         assert self.handler is not None
         self.handler.closed()
 
     def frames(self) -> list[bytes]:
-        """The whole frames that have been read since the last time, without their lengths."""
+        """The complete frames read since the last call, without their length prefixes."""
         data, found = bytes(self.received), []
         while data:
             (length,) = LENGTH.unpack_from(data)
@@ -128,7 +128,7 @@ class FakeLink:
 
 
 class FakeFile:
-    """A file of which only the holds are counted."""
+    """A file that only counts its holds."""
 
     def __init__(self, data: bytes = b"") -> None:
         self.path = "fake"
@@ -136,7 +136,7 @@ class FakeFile:
         self.holds = 0
 
     def range(self) -> FileRange:
-        """All of it, retained."""
+        """The whole file, retained."""
         self.holds += 1
         return FileRange(self, 0, len(self.data))  # type: ignore[arg-type]
 
@@ -149,7 +149,7 @@ class FakeFile:
 
 
 def batch(*values: bytes, key: bytes | None = b"k", timestamp: int = WALL_START_MS, **fields: Any) -> memoryview:
-    """One batch of these values, as a decoded request holds it."""
+    """One batch of these values, in the form a decoded request holds."""
     records = [Record(place, timestamp, key, value) for place, value in enumerate(values)]
     return memoryview(bytearray(encode_batch(records, **fields)))
 
@@ -167,7 +167,7 @@ class Caller:
         self._numbers = count(1)
 
     def send(self, request: m.Message, version: int, *, is_answered: bool = True) -> None:
-        """Ask, and let no time pass."""
+        """Send a request without advancing time."""
         number = next(self._numbers)
         assert request.API_KEY is not None
         if is_answered:
@@ -176,7 +176,7 @@ class Caller:
         self.link.say(LENGTH.pack(len(body)) + body)
 
     def replies(self) -> list[Any]:
-        """What has been answered since the last time."""
+        """The replies since the last call."""
         found = []
         for frame in self.link.frames():
             number, key, version = self._asked.pop(0)
@@ -188,7 +188,7 @@ class Caller:
         return found
 
     def ask(self, request: m.Message, version: int, *, within_ms: int = 1000) -> Any:
-        """Ask and wait for the reply; nothing else may be under way."""
+        """Send a request and wait for its reply; no other request may be in flight."""
         self.send(request, version)
         self._desk.sim.run_until(lambda: bool(self.link.received), within_ms=within_ms)
         (reply,) = self.replies()
@@ -196,7 +196,7 @@ class Caller:
 
 
 class Desk:
-    """A broker in the simulated world, and what a test may want of it."""
+    """A broker in the simulated world, with helpers for tests."""
 
     def __init__(self, texts: dict[str, str] | None = None, seed: int = 0) -> None:
         self.sim = SimWorld(seed)
@@ -212,7 +212,7 @@ class Desk:
         return self.node.disk
 
     def create(self, name: str = "pond", partitions: int = 1, **configs: str) -> Partition:
-        """A new topic; its first partition. Settings are given with `_` for `.`."""
+        """Create a topic and return its first partition. Settings are given with `_` for `.`."""
         wanted = NewTopic(name, partitions, configs=tuple((n.replace("_", "."), text) for n, text in configs.items()))
         broker = self.broker
         self.submit(
@@ -224,7 +224,7 @@ class Desk:
         self.submit(lambda image: decide_delete_topics(image, self.broker.layers, [TopicRef(name)]))
 
     def submit(self, decide: Callable[[Any], Any]) -> Any:
-        """Commit a decision; its reply."""
+        """Commit a decision and return its reply."""
         replies: list[Any] = []
         self.broker.controller.submit(decide).then(replies.append)
         self.sim.run_until(lambda: bool(replies), within_ms=1000)
@@ -239,7 +239,7 @@ class Desk:
         self.sim.run_for(duration_ms)
 
     def syncs(self, folder: str) -> int:
-        """How often a file of this partition has been forced to disk."""
+        """How often a file of this partition has been synced."""
         return sum(" sync " in line and f"/{folder}/" in line for line in self.disk.trace)
 
 

@@ -1,4 +1,4 @@
-"""Producers of one turn wait together: one sync for all, and each hears what became of it."""
+"""Producers that write in one turn share one sync, and each gets its own result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_MS = 300
 
 
 class Client:
-    """A connection that notes its replies."""
+    """A connection that records its replies."""
 
     def __init__(self, arrived_us: int) -> None:
         self.is_open = True
@@ -39,7 +39,7 @@ class Client:
 
 
 class Written:
-    """A partition with one replica, whose log others sync."""
+    """A partition with one replica, whose log the test syncs."""
 
     def __init__(self) -> None:
         self.leading = None
@@ -137,7 +137,7 @@ def test_each_waits_for_as_long_as_it_said(play: Play) -> None:
 
 
 def test_a_leadership_that_moved_meanwhile_acknowledges_nothing(play: Play) -> None:
-    """This node may lead again, and its log be as long as before: with other records."""
+    """This node may lead again with a log of the same length but other records."""
     play.partition.is_synced = True
     client = play.park(b"a", 1)
     play.partition.leader_epoch += 2
@@ -217,7 +217,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_refused_not_forgotten(make_desk: C
 def test_what_is_acknowledged_survives_a_power_cut_whatever_came_with_it(
     make_desk: Callable[..., Any], seed: int
 ) -> None:
-    """All kinds of producers in the same turns, some send again or hang up; syncs are slow or fail, segments roll."""
+    """All kinds of producers in the same turns; some retry or disconnect, syncs are slow or fail, segments roll."""
     random = Random(seed)
     desk = make_desk(seed=seed)
     desk.create("pond", segment_bytes="16384")
@@ -250,14 +250,14 @@ def test_what_is_acknowledged_survives_a_power_cut_whatever_came_with_it(
         pending[who].append(value if acks == -1 else b"")
 
     def hear(who: int) -> None:
-        """Replies come in the order of the requests, which `replies` asserts."""
+        """Replies come in request order, which `replies` asserts."""
         for reply in producers[who].replies():
             answer, value = reply.responses[0].partition_responses[0], pending[who].pop(0)
             if value and not answer.error_code:
                 sure.append((value, answer.base_offset))
 
     for step in range(150):
-        # After a failed sync nothing is acknowledged any more.
+        # After a failed sync nothing is acknowledged.
         match random.choices(("send", "run", "slow", "hang up", "break"), (120, 40, 8, 2, step > 75))[0]:
             case "send":
                 for _ in range(random.randint(1, 5)):

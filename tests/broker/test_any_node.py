@@ -1,4 +1,4 @@
-"""Clients may ask any node of a cluster: what only the controller can answer is sent on, and is known here then."""
+"""Clients may use any node: it forwards what only the controller can answer, and then knows the outcome itself."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 
 TOPIC = 2
-"""The type of resource."""
+"""The resource type."""
 
 
 class Play:
-    """Three nodes that are one cluster, and a client of one of them that is not the controller."""
+    """A cluster of three nodes, and a client of one that is not the controller."""
 
     def __init__(self) -> None:
         self.sim = SimWorld(7)
@@ -51,7 +51,7 @@ class Play:
 
     @property
     def image(self) -> Any:
-        """Of the node that is asked."""
+        """The image of the node that the client uses."""
         return self.cluster.nodes[self.node_id].broker.image
 
     def create(self, *names: str, factor: int = 3) -> dict[str, int]:
@@ -210,7 +210,9 @@ def test_a_change_whose_controller_falls_silent_may_still_be_made_and_is_not_tol
 
 
 def test_a_node_says_nothing_of_its_cluster_before_it_has_found_it() -> None:
-    """librdkafka forgets all nodes when it is told of none. A topic that is not known yet is not one that is gone."""
+    """librdkafka drops all its brokers when a response lists none. A topic that is not known yet is not a deleted
+    topic.
+    """
     play = Play()
     play.create("pond")
     for node_id in play.cluster.nodes:
@@ -226,13 +228,13 @@ def test_a_node_says_nothing_of_its_cluster_before_it_has_found_it() -> None:
             assert play.cluster.start(node_id)
     assert play.sim.run_until(lambda: bool(heard), within_ms=10_000)
     assert [each.error_code for each in heard[0].topics] == [ErrorCode.NONE]
-    # It knows the cluster a moment before it is let in itself.
+    # The node knows the cluster a moment before it is unfenced itself.
     assert len(heard[0].brokers) >= 2
     assert heard[0].cluster_id
 
 
 def test_between_two_leaders_a_replica_is_named_as_the_coordinator_one_that_lives_first() -> None:
-    """librdkafka hangs for good when it hears three times that there is none."""
+    """librdkafka hangs for good after three responses without a coordinator."""
     play = Play()
     asked = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
     found = play.ask(asked, 4).coordinators[0]
@@ -275,7 +277,7 @@ def test_partitions_are_counted_by_the_controller_whichever_node_is_asked(shared
     assert set_quota(play, ("client-id", None), "controller_mutation_rate", 0.1) == ErrorCode.NONE
     brokers = [node.broker for node in play.cluster.nodes.values()]
     assert play.sim.run_until(lambda: all(each.quotas.is_on for each in brokers), within_ms=5_000)
-    # One second's worth is 0.1: eleven of them are saved up, and the first one may go beyond that.
+    # One second's worth is 0.1: eleven seconds' worth has accumulated, and the first request may exceed that.
     made = play.create("first-of-many", "second-of-many", "__consumer_offsets")
     assert made == {
         "first-of-many": ErrorCode.NONE,
@@ -284,7 +286,7 @@ def test_partitions_are_counted_by_the_controller_whichever_node_is_asked(shared
     }
     assert "second-of-many" not in play.image.topics
     for node_id in play.cluster.nodes:
-        # By another connection, and at any node: the controller too.
+        # Over another connection, to any node including the controller.
         client = SimClient(play.sim.network, f"node{node_id}", PORT, "client", timeout_ms=20_000)
         heard: list[Any] = []
         wanted = m.CreateTopicsRequest.CreatableTopic(name="third", num_partitions=1, replication_factor=3)
@@ -299,12 +301,12 @@ def test_partitions_are_counted_by_the_controller_whichever_node_is_asked(shared
     assert play.create("third") == {"third": ErrorCode.NONE}
 
 
-# A response of the controller that is lost on the way: the node asks again.
+# The controller's response is lost, and the node retries.
 
 
 def lose_response(play: Play, key: int, *meanwhile: tuple[m.Message, int]) -> None:
-    """The next request of this kind that the node sends on is carried out, and its response is lost. Before the node
-    asks again, somebody else asks the controller for `meanwhile`, one after the other."""
+    """The next request of this kind that the node forwards is carried out, but its response is lost. Before the node
+    retries, another client sends the requests in `meanwhile` to the controller, one after the other."""
     way = play.cluster.nodes[play.node_id].broker.controller_channel
     ask_node = way._ask_node
     other = SimClient(play.sim.network, f"node{play.cluster.controller_id}", PORT, "other", timeout_ms=20_000)
@@ -372,7 +374,7 @@ def test_a_repeated_creation_is_refused_for_the_topic_of_another(shared: Play) -
 
 
 def test_a_repeated_creation_with_an_assignment_is_refused_for_a_topic_with_fewer_partitions(shared: Play) -> None:
-    """The node compared partition by partition, and the topic of the other client had only one: an IndexError."""
+    """The node compared partition by partition, and the other client's topic had only one: an IndexError."""
     play = shared
     kind = m.CreateTopicsRequest
     assigned = [kind.CreatableReplicaAssignment(partition_index=each, broker_ids=[1, 2]) for each in range(3)]
@@ -424,7 +426,7 @@ def test_a_deletion_through_a_node_answers_by_name_and_by_id(shared: Play) -> No
 
 
 class Denied(Call):
-    """A call of somebody who may delete no topic."""
+    """A call from a client that may not delete topics."""
 
     @property
     def is_unlimited(self) -> bool:
@@ -438,7 +440,9 @@ class Denied(Call):
 
 
 def test_a_topic_that_a_node_learns_of_by_catching_up_is_not_deleted_without_the_right(shared: Play) -> None:
-    """The id passed the screen because nobody knew it. The controller does what a node asks for."""
+    """The id passed the authorization check because this node did not know it. The controller trusts what nodes
+    forward.
+    """
     play = shared
     play.create("guarded")
     topic_id, no_topic = play.image.topics["guarded"].id, UUID(int=99)

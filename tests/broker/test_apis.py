@@ -1,4 +1,4 @@
-"""The one table of APIs agrees with the files it is made of, with their heads, and with the schemas."""
+"""The table of APIs agrees with the files it is built from, with their docstrings, and with the schemas."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_limited_list_is_a_field_of_the_request(api: Api) -> None:
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 def test_what_changes_partitions_is_done_by_the_controller_and_tells_how_long_to_wait(api: Api) -> None:
-    """Only of what the controller answers the dispatcher asks whether it has a quota."""
+    """The dispatcher checks the controller mutation quota only for APIs that the controller answers."""
     if api.mutations is not None:
         assert api.at_controller
         assert hasattr(messages.response_class(api.key)(), "throttle_time_ms")

@@ -19,11 +19,11 @@ from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
 
 PRODUCE_VERSION = 12
-"""From this version on brokers add partitions to transactions by themselves."""
+"""From this version on, brokers add partitions to transactions implicitly."""
 
 
 class Writes:
-    """Writes with one key, whose permissions the test gives."""
+    """Writes that share a key; the test grants their permissions."""
 
     def __init__(self) -> None:
         self.order = AppendOrder()
@@ -94,7 +94,7 @@ def test_a_long_queue_needs_no_deep_stack(writes: Writes) -> None:
 
 
 class Play:
-    """Three nodes. One leads all partitions of a topic, another coordinates the transaction and a third the group."""
+    """Three nodes: one leads all partitions of a topic, another coordinates the transaction, the third the group."""
 
     def __init__(self) -> None:
         self.sim = SimWorld(7)
@@ -155,7 +155,7 @@ class Play:
         return reply
 
     def pipeline(self, node_id: int, version: int, *requests: m.Message) -> list[Any]:
-        """Send all on one connection, of which they are read at once; the replies."""
+        """Send all requests on one connection, so that they are read at once, and return the replies."""
         heard: list[Any] = []
         self.cluster.pause(node_id)
         for request in requests:
@@ -166,7 +166,7 @@ class Play:
         return heard
 
     def produce(self, **sequences: int) -> m.ProduceRequest:
-        """p0=3: one record with sequence 3 for partition 0."""
+        """`p0=3` is one record with sequence 3 for partition 0."""
         kind = m.ProduceRequest
         parts = [
             kind.PartitionProduceData(index=int(name[1:]), records=self.batch(sequence))
@@ -217,7 +217,7 @@ def play() -> Play:
 
 
 def delay_permission(patch: pytest.MonkeyPatch, play: Play, *, delays_ms: list[int]) -> None:
-    """The coordinator's answers come later than they were asked for by so much, one after the other."""
+    """Delay the coordinator's responses by this much, keeping their order."""
     ask = Permissions.ask
 
     def delayed(self: Permissions, *args: Any, **named: Any) -> Later[ErrorCode]:
@@ -258,7 +258,7 @@ def test_a_batch_waits_although_its_own_partition_is_permitted(play: Play, monke
 def test_a_request_in_pieces_waits_for_its_predecessor(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     delay_permission(monkeypatch, play, delays_ms=[60, 0])
     kind = m.ProduceRequest
-    # So many partitions that do not exist make it a request that is handled in pieces.
+    # This many nonexistent partitions make the request large enough to be handled in slices.
     parts = [kind.PartitionProduceData(index=index, records=b"") for index in range(10, 1_200)]
     long = play.request([kind.PartitionProduceData(index=0, records=play.batch(1)), *parts])
     first, second, third = play.pipeline(

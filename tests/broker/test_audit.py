@@ -1,4 +1,4 @@
-"""The audit log: what is told of who did or was refused what, and what never is."""
+"""The audit log: which actions and refusals it records, and what it never contains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALICE = Principal("User", "alice")
 
 
 class Asker:
-    """As much of a call as is told."""
+    """The parts of a call that are logged."""
 
     principal = ALICE
     client_host = "10.0.0.7"
@@ -137,7 +137,9 @@ def test_what_was_changed_and_what_came_of_it() -> None:
 
 
 def test_nobody_wipes_out_the_files_by_what_fails_or_needs_no_right() -> None:
-    """Files take turns: who could fill them would have the oldest removed, and what they tell of him."""
+    """Files rotate: a client that could fill them would push out the oldest one, and with it the record of its
+    actions.
+    """
     by_chapter: dict[Chapter, list[dict[str, Any]]] = {each: [] for each in Chapter}
     clock = VirtualClock()
     audit = Audit(lambda line, chapter: by_chapter[chapter].append(json.loads(line)), clock, 3)
@@ -239,7 +241,7 @@ def test_addresses_of_one_network_count_as_one() -> None:
 
 
 def test_what_was_done_in_part_or_perhaps_is_told_each_time_and_in_full() -> None:
-    """A request half of which failed has changed the other half; one that took too long may be carried out yet."""
+    """A request that half failed has changed the other half; one that timed out may still be carried out."""
     audit, _, lines = written()
     result = m.CreateTopicsResponse.CreatableTopicResult
     creation = m.CreateTopicsRequest(topics=[m.CreateTopicsRequest.CreatableTopic(name="a")])
@@ -254,7 +256,7 @@ def test_what_was_done_in_part_or_perhaps_is_told_each_time_and_in_full() -> Non
         tell(ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.INVALID_PARTITIONS)
     assert len(lines[Chapter.CHANGES]) == 2_000
     assert len(lines[Chapter.ACCESS]) == 1
-    # A code of the whole answer, with others inside of it.
+    # A top-level error code, with others nested inside.
     moves = m.AlterPartitionReassignmentsResponse
     inner = moves.ReassignableTopicResponse(
         name="t", partitions=[moves.ReassignablePartitionResponse(error_code=ErrorCode.INVALID_REPLICA_ASSIGNMENT)]
@@ -332,7 +334,7 @@ def test_a_setting_of_a_broker_that_nobody_knows_may_be_a_secret() -> None:
 
 
 def test_what_was_changed_is_named_however_many_there_are() -> None:
-    """Behind a hundred harmless ones nobody hides what matters."""
+    """A hundred harmless changes must not hide the one that matters."""
     audit, _, lines = play()
     names = [f"group-{number}" for number in range(250)]
     told = audit.deed(Asker(), 42, "DeleteGroups", m.DeleteGroupsRequest(groups_names=names))  # type: ignore[arg-type]

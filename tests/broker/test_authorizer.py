@@ -1,4 +1,4 @@
-"""The authorizer: super users, what ACLs say, what is done where they say nothing, and what it remembers."""
+"""The authorizer: super users, ACLs, the default where no ACL matches, and the cache."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Play:
         self.connection: Any = SimpleNamespace(granted=None, host="10.0.0.1")
 
     def may(self, who: Principal = ALICE, name: str = "pond", operation: Operation = READ) -> bool:
-        """Asked for with every request of a connection, too, it is the same."""
+        """The result must be the same when it is asked for with every request of a connection."""
         found = self.authorizer.may(who, "10.0.0.1", operation, TOPIC, name)
         if operation in (READ, Operation.WRITE):
             self.connection.principal = self.connection.known = who
@@ -141,7 +141,7 @@ def test_it_remembers_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(question[-1] or "") < 300 for question in play.authorizer._answers)
 
 
-# Held against one that remembers nothing and reads all ACLs for every question.
+# Compared with a model that caches nothing and reads all ACLs for every question.
 
 NAMES = ["pond", "pon", "lake", "__millpond_spark", "__consumer_offsets", "__mine", "kafka-cluster"]
 PATTERN_NAMES = ["*", "p", "pond", "lake", "_", "__", "__millpond", "__millpond_spark", "__consumer_offsets"]
@@ -172,7 +172,7 @@ steps = st.one_of(
     st.just("snapshot"),
     st.tuples(*(st.sampled_from(each) for each in (PEOPLE, HOSTS, DEEDS, KINDS, NAMES))),
 )
-"""An ACL is added; the n-th is removed; a snapshot is loaded; somebody asks for something."""
+"""Add an ACL; remove the n-th; load a snapshot; authorize an operation."""
 
 
 def plain_answer(
@@ -234,7 +234,7 @@ def test_it_answers_as_a_plain_reading_does_whatever_has_changed(made: list[obje
                 play.image.become(other)
             case _:
                 asked.append(step)  # type: ignore[arg-type]
-        # What was asked before is asked again: it may be remembered.
+        # Repeat earlier questions, whose answers may be cached.
         for question in asked[-6:]:
             want = plain_answer(list(acls.values()), question, allows_unnamed=allows_unnamed)
             assert play.authorizer.may(*question) is want, (question, acls)

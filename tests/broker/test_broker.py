@@ -1,4 +1,4 @@
-"""One broker as a whole: it starts, tells where it is, drains, closes, and starts again."""
+"""A whole broker: it starts, reports its address, drains, closes, and restarts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def metadata(*names: str) -> m.MetadataRequest:
 
 
 def fetch(topic: str) -> m.FetchRequest:
-    """One that waits for the first record."""
+    """A fetch that waits for the first record."""
     partition = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
     wanted = m.FetchRequest.FetchTopic(topic=topic, partitions=[partition])
     return m.FetchRequest(max_wait_ms=30_000, min_bytes=1, max_bytes=1000, session_epoch=-1, topics=[wanted])
@@ -37,7 +37,7 @@ def produce(topic: str, records: memoryview, acks: int = -1) -> m.ProduceRequest
 
 
 def drain(desk: Any) -> list[int]:
-    """Begin to drain; the moment of the end is in the list once it has come."""
+    """Start draining; the returned list gets the time at which draining ends."""
     ended: list[int] = []
     begun = desk.sim.clock.now_ms
     desk.broker.drain(lambda: ended.append(desk.sim.clock.now_ms - begun))
@@ -96,7 +96,7 @@ def test_after_a_crash_leaders_begin_a_new_epoch(desk: Any) -> None:
 def test_after_a_folder_was_deleted_leaders_begin_a_new_epoch(
     desk: Any, make_batch: Callable[..., memoryview]
 ) -> None:
-    """Or whoever has read the records that are gone would be given others at the same offsets."""
+    """Otherwise consumers that have read the lost records would get different ones at the same offsets."""
     desk.create("pond")
     desk.connect().ask(produce("pond", make_batch(b"a")), 9)
     desk.node.stop()
@@ -139,11 +139,11 @@ def test_a_partition_that_cannot_be_opened_has_no_leader_and_the_others_have(
     assert any("bad-0" in line and "cannot be opened" in line for line in desk.node.journal_lines)
 
 
-# Where it is.
+# Addresses.
 
 
 class Everywhere:
-    """A network on which the broker listens on every address."""
+    """A network on which the broker listens on all addresses."""
 
     def __init__(self, network: Any, host: str) -> None:
         self._network = network
@@ -178,7 +178,7 @@ def test_an_advertised_address_is_told_to_all(make_desk: Any) -> None:
     assert (end_point.host, end_point.port) == ("pond.example", 19092)
 
 
-# Ending.
+# Shutdown.
 
 
 def test_draining_answers_pending_fetches_and_closes(desk: Any) -> None:
@@ -209,7 +209,7 @@ def test_draining_waits_for_acknowledgements(desk: Any, make_batch: Callable[...
 def test_who_never_stops_writing_does_not_spoil_the_end(
     desk: Any, make_batch: Callable[..., memoryview], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One who always waits for something is cut off, and what he wrote in that very turn is synced."""
+    """A client that always has a request pending is cut off, and what it wrote in that very turn is synced."""
     desk.create("pond")
     producer = desk.connect()
     producer.link.stuck = True

@@ -1,4 +1,4 @@
-"""Buckets: so much a second, so much at once, what is owed is waited for; and there are only so many of them."""
+"""Token buckets: a rate, a burst, debt that has to be waited off, and a limit on the number of buckets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_nobody_waits_longer_because_the_rate_has_changed() -> None:
 
 
 def test_whose_quota_is_raised_waits_no_longer_than_what_he_took_is_worth() -> None:
-    """Somebody set 1 byte a second, and meant a megabyte."""
+    """For example, an operator set 1 byte a second and meant a megabyte."""
     bucket = Bucket(1.0, 10, now_ms=0)
     bucket.take(1_000_000, 0)
     assert bucket.wait_ms(0) > 900_000_000
@@ -63,7 +63,7 @@ def test_a_wait_is_never_longer_than_the_protocol_can_tell() -> None:
 def test_over_any_time_no_more_is_taken_than_the_rate_and_one_burst_allow(
     rate: float, seconds: int, steps: list[tuple[int, float]]
 ) -> None:
-    """By whoever waits as long as he is told; what he takes last may go beyond."""
+    """For a client that waits as long as it is asked to; only its last request may exceed the limit."""
     bucket = Bucket(rate, seconds, 0)
     now_ms, taken, last = 0, 0.0, 0.0
     for pause_ms, amount in steps:

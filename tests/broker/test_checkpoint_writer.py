@@ -1,4 +1,4 @@
-"""Checkpoints are written on a worker, and one serves all who have asked: also a request for many partitions."""
+"""A worker writes checkpoints, and one write serves all pending requests, including one for many partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def delete_records(topic: str, *indexes: int, offset: int = -1, timeout_ms: int 
 
 
 def written(desk: Any) -> int:
-    """How often the file of start offsets was put in place."""
+    """How often the file of start offsets was replaced."""
     return sum(" rename " in line and line.endswith(START) for line in desk.disk.trace)
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_answered_before_it_is_written(desk: Any, make_batch: Any) ->
 
 @pytest.mark.parametrize("timeout_ms", [-1, 0, 1])
 def test_the_timeout_does_not_bound_the_write(desk: Any, make_batch: Any, timeout_ms: int) -> None:
-    """It is done once it is written, and an answer before that could be undone by a power cut."""
+    """The response waits for the write: a power cut could undo an earlier one."""
     filled(desk, make_batch, 1)
     before = written(desk)
     caller = desk.connect()
@@ -88,7 +88,7 @@ def test_a_disk_that_fails_is_told_and_tried_again(desk: Any, make_batch: Any) -
 
 
 def test_a_topic_that_is_made_again_while_one_is_written_waits_for_the_next(desk: Any, make_batch: Any) -> None:
-    """The old one's offsets would mislead a recovery of the new one."""
+    """The old topic's offsets would mislead recovery of the new one."""
     filled(desk, make_batch, 1)
     desk.broker.checkpoints.write()
     desk.run(100)

@@ -1,4 +1,4 @@
-"""Requests in, replies out in the order of the requests; and what a client that asks too much feels."""
+"""Requests in, replies out in request order; and what happens to a client that sends too much."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frame(text: str) -> bytes:
 
 
 class Script:
-    """A dispatcher that does what a request says: `now a` is answered with a, `later a` once a test says so."""
+    """A dispatcher scripted by the requests: `now a` is answered with a, `later a` when the test says so."""
 
     def __init__(self, make_file: Callable[..., Any]) -> None:
         self.clock = VirtualClock()
@@ -118,11 +118,11 @@ class Play:
         return link, link.handler
 
     def say(self, *requests: str) -> None:
-        """All of them arrive in one piece."""
+        """All of them arrive in one chunk."""
         self.link.say(b"".join(map(frame, requests)))
 
     def turn(self) -> None:
-        """The next turn of the loop."""
+        """Run the next turn of the loop."""
         self.script.clock.run_for(0)
 
     def heard(self) -> list[str]:
@@ -219,7 +219,7 @@ def test_many_requests_in_one_read_take_turns_with_other_connections(play: Play)
 
 
 def test_those_who_ask_much_share_a_round(play: Play) -> None:
-    """Three who wait get a turn each before any of them gets another."""
+    """Three waiting connections get one turn each before any of them gets a second."""
     turns = Turns(play.script.clock)
     order: list[str] = []
 
@@ -386,7 +386,7 @@ def test_a_connection_that_ends_gives_its_memory_back(play: Play) -> None:
     assert play.memory.held_bytes == 0
 
 
-# A peer's fault, and the end.
+# Protocol errors, and closing.
 
 
 def test_a_fault_reaches_the_link_after_the_answers_before_it(play: Play) -> None:
@@ -481,7 +481,7 @@ def test_files_that_were_not_flushed_are_released_at_the_end(play: Play) -> None
     assert play.script.file.holds == 0
 
 
-# Facts.
+# Connection facts.
 
 
 def test_a_connection_is_waiting_while_it_is_owed_anything(play: Play) -> None:

@@ -1,4 +1,4 @@
-"""Who is let in, who has been silent too long, and the end of them all."""
+"""Which connections are accepted, which are closed as idle, and how all of them are closed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LENGTH = Struct(">i")
 
 
 class Parking:
-    """A dispatcher that answers nothing until it is told to."""
+    """A dispatcher that answers only when the test says so."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.waits: list[Later[Any]] = []
 
     def load(self) -> None:
-        """It knows all that it needs."""
+        """The node knows all that it needs."""
 
     def handle(self, connection: Any, frame: memoryview) -> None:
         self.waits.append(Later())
@@ -60,13 +60,13 @@ class Play:
         self._make_link = make_link
 
     def connect(self, peer: str = "10.0.0.1:5000", listener: str = "PLAINTEXT") -> Any:
-        """The peer's link, or None when it is turned away."""
+        """The peer's link, or None if the connection is refused."""
         link = self._make_link(peer, listener=listener)
         link.handler = self.connections.accept(link)
         return link if link.handler is not None else None
 
     def events_after(self, duration_ms: int, *links: Any) -> list[list[str]]:
-        """Let time pass, sweep, and see what was done to whom."""
+        """Advance time, sweep, and return what was done to each connection."""
         self.clock.run_for(duration_ms)
         self.connections.drop_idle()
         return [link.events for link in links]
@@ -125,8 +125,8 @@ def test_only_those_who_are_silent_too_long_are_dropped(play: Play) -> None:
 
 
 def test_who_has_to_wait_for_his_quota_is_not_silent(play: Play) -> None:
-    """Nothing is read from him: he could say what he wants. Whoever is to wait for as long as others may be silent is
-    not waited for, as in Kafka: nobody would see that he has gone."""
+    """Nothing is read from a throttled connection, so it cannot show activity. As in Kafka, one whose throttle time
+    reaches the idle limit is closed: the node could not notice that the client has gone."""
     waiting, too_long = play.connect(), play.connect()
     play.clock.run_for(IDLE_MS - 1_000)
     for link in (waiting, too_long):
@@ -147,7 +147,7 @@ def test_part_of_a_large_request_is_not_waited_for_as_long(play: Play) -> None:
 
 
 def test_a_large_request_must_come_at_some_pace(play: Play) -> None:
-    """A byte every now and then holds memory for ever, and looked like progress once."""
+    """A byte every now and then holds memory forever, and once counted as progress."""
     slow, fair = play.connect(), play.connect()
     for each in (slow, fair):
         each.say(LENGTH.pack(1 << 20))
@@ -175,7 +175,7 @@ def test_who_keeps_others_waiting_for_memory_must_come_faster(make_link: Callabl
 def test_who_is_not_read_from_by_his_own_fault_keeps_nobody_waiting(
     make_link: Callable[..., Any], is_muted: bool
 ) -> None:
-    """He has taken more than his quota, or does not read his answers, and the rest of his request cannot come."""
+    """It is over its quota or does not read its responses, so the rest of its request cannot arrive."""
     play = Play(make_link, {"queued.max.request.bytes": str(64 << 10)})
     holder, other = play.connect(), play.connect()
     holder.say(LENGTH.pack(4) + b"abcd" + LENGTH.pack(1 << 20) + bytes(1000))
@@ -230,13 +230,13 @@ def test_in_the_end_all_are_dropped(play: Play) -> None:
     assert [link.events for link in links] == [["abort"], ["abort"]]
 
 
-# How many, and how fast.
+# Connection counts and rates.
 
 MANY = {"max.connections": "1000", "max.connections.per.ip": "1000", "quota.window.num": "2"}
 
 
 def come(play: Play, count: int, host: str = "10.0.0.1") -> int:
-    """How many of so many are let in; none of them stays."""
+    """How many of this many connections are accepted; all are closed again."""
     links = [play.connect(f"{host}:{port}") for port in range(count)]
     for link in links:
         if link is not None:
@@ -331,7 +331,7 @@ def test_a_limit_is_told_every_now_and_then_and_counted_each_time(make_link: Cal
     assert play.limits.counts["max.connection.creation.rate.per.ip"] == 298
 
 
-# By which listener.
+# Limits by listener.
 
 SEVERAL = {
     "listeners": "NODES://127.0.0.1:1,PUBLIC://127.0.0.1:2",
@@ -403,7 +403,7 @@ def test_a_listener_has_no_other_limits_of_its_own() -> None:
         node_settings({"listener.name.plaintext.max.connections.per.ip": "5"})
 
 
-# What is not read.
+# Data that is not read.
 
 
 def test_those_whose_answers_hold_most_of_the_memory_are_closed(make_link: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""Contexts are bound by the names of parameters; a wrong name fails when the API is bound."""
+"""Contexts are bound by parameter name; a wrong name fails when the API is bound."""
 
 from __future__ import annotations
 

@@ -37,13 +37,13 @@ LAYERS = NodeLayers(node_settings({}))
 
 
 class Play:
-    """One host with a controller, and everything that was heard from it, in order."""
+    """One host with a controller, and everything it reported, in order."""
 
     def __init__(self, seed: int = 0) -> None:
         self.sim = SimWorld(seed)
         self.supported: Supported = SUPPORTED
         self.heard: list[str] = []
-        # The data folder has been there for long: its own making is not what these tests are about.
+        # The data folder already exists: creating it is not under test here.
         disk = self.sim.start("a").disk
         disk.make_folder("data")
         disk.sync_folder("")
@@ -59,7 +59,7 @@ class Play:
         return self.controller
 
     def restart(self, texts: dict[str, str] | None = None) -> Controller:
-        """End cleanly, start again."""
+        """Shut down cleanly and start again."""
         self.store.close()
         self.sim.kill("a")
         return self.start(texts)
@@ -83,7 +83,7 @@ class Play:
         )
 
     def settle(self) -> list[str]:
-        """Let time pass, and give what was heard since the last time."""
+        """Advance time, and return what was reported since the last call."""
         self.sim.run_for(1000)
         heard, self.heard = self.heard, []
         return heard
@@ -158,7 +158,7 @@ def test_a_folder_of_another_node_is_left_alone(play: Play, texts: dict[str, str
 
 
 def test_one_of_several_nodes_does_not_decide_alone(play: Play) -> None:
-    """It would elect itself, and its epoch would overrule what the others have committed meanwhile."""
+    """It would elect itself, and its epoch would override what the others have committed meanwhile."""
     other = RegisterBrokerRecord(2, UUID(int=2), 5, ())
     play.start().submit(lambda _: Decision((other,), None)).then(lambda _: None)
     play.settle()
@@ -210,7 +210,7 @@ def test_an_older_program_starts_only_while_the_levels_are_its_own(play: Play) -
     snapshots = len(play.controller.host.log.snapshots.ids)
     change_level(play, 25, UpgradeType.SAFE_DOWNGRADE)
     play.sim.run_for(1000)
-    # What lies before is of the higher level: whoever starts now begins behind it.
+    # Earlier records belong to the higher level: a node that starts now begins after the snapshot.
     assert len(play.controller.host.log.snapshots.ids) == snapshots + 1
     play.supported = older
     play.restart()
@@ -329,7 +329,7 @@ def test_one_sync_commits_all_that_wait(play: Play) -> None:
         play.create(f"topic-{number}")
     play.settle()
     assert len(play.topics()) == 50
-    # The first one goes alone; all that came while it was under way go together.
+    # The first is written alone; all that arrive during its sync are written together.
     assert play.syncs() - before == 2
 
 
@@ -370,7 +370,7 @@ def test_blocks_of_producer_ids_never_come_twice(play: Play) -> None:
     assert firsts == [0, 1000, 2000, 3000]
 
 
-# Failing.
+# Failures.
 
 
 def test_a_failed_sync_refuses_all_that_wait_and_ends_the_controller(play: Play) -> None:
@@ -420,7 +420,7 @@ def test_the_log_may_be_closed_under_a_running_sync(play: Play) -> None:
 
 
 def test_whatever_moment_the_power_goes_what_was_answered_stays() -> None:
-    """Cut the power at each operation on the disk in turn: all topics that were answered are there, in order."""
+    """Cut the power at each disk operation in turn: all topics that were acknowledged are there, in order."""
     wanted = [f"topic-{number}" for number in range(4)]
     for cut in range(1, 1000):
         play = Play(seed=cut)
@@ -438,7 +438,7 @@ def test_whatever_moment_the_power_goes_what_was_answered_stays() -> None:
 
 
 def play_until_power_cut(play: Play, names: list[str]) -> int:
-    """Create topics a little apart, and count the answers."""
+    """Create topics a little apart, and count the responses."""
     for place, name in enumerate(names):
         play.sim.clock.call_later(3 * place, lambda name=name: play.sim.power_cuts or play.create(name))
     return play.settle().count("changed 2")

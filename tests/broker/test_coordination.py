@@ -1,4 +1,4 @@
-"""A shard host writes what its shard decides, and answers only once that is safe."""
+"""A shard host writes what its shard decides, and answers only once that is committed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from millpond.wire import messages as m
 
 
 def listener(name: str, heard: list[str]) -> Later[Any]:
-    """Somebody who waits, and writes down what he hears."""
+    """A listener that records what it is called with."""
     later: Later[Any] = Later()
     later.then(
         lambda response: heard.append(f"{name}: {response}"),
@@ -48,7 +48,7 @@ def listener(name: str, heard: list[str]) -> Later[Any]:
 
 
 class Notes:
-    """A shard that keeps notes by name, and one timer."""
+    """A shard that stores notes by name and has one timer."""
 
     def __init__(self) -> None:
         self.notes: dict[bytes, bytes | None] = {}
@@ -126,7 +126,7 @@ class Play:
         return partition
 
     def leads(self, topic: str, index: int) -> bool:
-        """What the metadata says."""
+        """What the metadata says about the partition's leader."""
         return index != 0 or self.partition.is_leader
 
     def journal(self, event: str, **facts: object) -> None:
@@ -232,7 +232,7 @@ def test_a_stopped_home_is_not_woken(play: Play) -> None:
 
 
 class TestAStallOfTheLoop:
-    """Timers that are due run before the loop reads what has come meanwhile."""
+    """Due timers run before the loop reads requests that arrived during the stall."""
 
     @pytest.fixture
     def stalled(self, play: Play) -> Play:
@@ -276,7 +276,7 @@ class TestAStallOfTheLoop:
 
 
 def wait(duration_ms: int) -> Callable[[Notes, int], Effects]:
-    """Ask to be woken after so long, and not before."""
+    """A decision that schedules a wakeup after this delay."""
 
     def decide(notes: Notes, now_ms: int) -> Effects:
         notes.due_ms = now_ms + duration_ms
@@ -300,7 +300,7 @@ def test_homes_that_are_due_in_the_same_moment_are_woken_in_several_turns_of_the
         shard_host.run(wait(0))
     woken = [0]
     for fire in timers:
-        # All in one turn, as a loop runs them.
+        # All in one turn, as the loop runs them.
         fire()
     for shard_host in shard_hosts:
         shard_host.run(lambda shard, _: shard.ask("a", play.listener("a")))
@@ -378,7 +378,7 @@ def test_without_a_home_a_question_is_refused(play: Play) -> None:
     assert [refused.code for refused in refusals] == [ErrorCode.COORDINATOR_NOT_AVAILABLE]  # type: ignore[attr-defined]
 
 
-# Resigning, and being loaded again.
+# Resigning, and loading again.
 
 
 def write(play: Play, notes: Coordination[Notes], name: str) -> None:
@@ -406,7 +406,7 @@ def test_a_moment_of_a_full_disk_is_over_when_there_is_room_again(play: Play) ->
 
 
 def test_a_coordinator_does_not_live_by_what_has_rotted(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was replayed unseen, or ended the node where it could not be read."""
+    """Damaged records used to be replayed unnoticed, or ended the node when they could not be read."""
     play.shard_host.run(lambda shard, _: shard.put("a", "1", play.listener("one")))
     play.settle()
     log, sound = play.partition.log, play.partition.log.read_batches
@@ -488,7 +488,7 @@ def notes_of(play: Play) -> Coordination[Notes]:
 
 
 def fetch_all(play: Play) -> None:
-    """The other replica has everything."""
+    """The other replica catches up completely."""
     assert play.partition.leading is not None
     play.partition.leading.on_fetch(OTHER, 1, play.partition.log.end_offset, 0)
 
@@ -548,7 +548,7 @@ def test_a_home_that_was_not_told_yet_writes_nothing_under_the_next_epoch(led: P
 
 
 def answering(play: Play, shard_host: ShardHost[Notes], request: m.Message) -> list[Any]:
-    """Ask; what is heard so far. The shard answers without writing."""
+    """Send a request that the shard answers without writing; return the responses so far."""
     heard: list[Any] = []
     shard_host.shard.step = lambda request, _: shard_host.shard.ask("a", request.token)  # type: ignore[method-assign]
     shard_host.ask(call(), request).then(heard.append, heard.append)
@@ -557,7 +557,7 @@ def answering(play: Play, shard_host: ShardHost[Notes], request: m.Message) -> l
 
 
 def test_whoever_asks_where_to_begin_is_answered_by_one_who_leads_for_certain(led: Play) -> None:
-    """Cut off from the others this node cannot know that the group has gone on elsewhere."""
+    """Cut off from the others, this node cannot know whether the group has moved on under another coordinator."""
     shard_host = notes_of(led).shard_host_of("g")
     assert answering(led, shard_host, m.HeartbeatRequest(group_id="g")) == ["nothing"]
     heard = answering(led, shard_host, m.OffsetFetchRequest())
@@ -620,7 +620,7 @@ def test_a_home_that_fails_to_unload_serves_no_more_all_the_same(led: Play) -> N
 
 
 def test_a_partition_that_is_gone_takes_its_home_with_it(led: Play) -> None:
-    """KAFKA-20115, too: giving a shard host up needs nothing of the partition, which may not be there any more."""
+    """KAFKA-20115 as well: unloading a shard host needs nothing from the partition, which may no longer exist."""
     notes = notes_of(led)
     shard_host = notes.shard_host_of("g")
     shard_host.shard.pending.append(led.listener("member"))

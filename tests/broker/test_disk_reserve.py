@@ -1,4 +1,4 @@
-"""The file that keeps room on the disk for what frees room: given up at once, made again piece by piece."""
+"""The file that reserves disk space for operations that free space: released at once, rebuilt in steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DISK_BYTES = 100 * SIZE
 
 
 class Reserve:
-    """A reserve that was given up, on a disk that has room again."""
+    """A reserve that was released, on a disk that has space again."""
 
     def __init__(self) -> None:
         self.disk = SimDisk(capacity_bytes=DISK_BYTES)
@@ -41,7 +41,7 @@ def given_up() -> Reserve:
 
 
 def test_a_large_reserve_is_made_again_in_several_turns_of_the_loop(given_up: Reserve) -> None:
-    """Writing all of it in one turn held up every client of the node."""
+    """Writing it in one turn held up every client of the node."""
     sizes = []
     while given_up.room.is_short:
         given_up.reserve.look()

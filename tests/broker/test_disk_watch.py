@@ -1,4 +1,4 @@
-"""A disk that runs full is told: before, while writes are refused, and when it is over."""
+"""A disk that fills up is logged: in advance, while writes are refused, and when it recovers."""
 
 from __future__ import annotations
 

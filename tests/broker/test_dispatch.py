@@ -1,4 +1,4 @@
-"""From a frame to its handler: what is served, what is refused in words, what ends the connection."""
+"""From a frame to its handler: what is served, what gets an error response, what closes the connection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LENGTH = Struct(">i")
 
 
 class Ear:
-    """A connection that encodes what it is given at once."""
+    """A connection that encodes each reply at once."""
 
     may_be_node = True
 
@@ -63,7 +63,7 @@ class Play:
         )
         self.dispatcher = Dispatcher(VirtualClock(), load_apis)
         self.broker.apis = self.dispatcher.all_apis
-        # One stand-in for all: it has what the handlers under test use of each.
+        # One stand-in for all contexts: it has what the handlers under test use of each.
         self.dispatcher.begin(Contexts(*[self.broker] * 5))
         self.dispatcher.load()
         self.ear = Ear()
@@ -83,7 +83,7 @@ class Play:
         return m.response_class(key).decode(frame[4:], version if answered_in is None else answered_in, position)[0]
 
     def serve(self, **parts: Any) -> None:
-        """Put an API of the test's own in the place of DescribeCluster."""
+        """Replace DescribeCluster with an API that the test defines."""
         api = Api(key=60, name="DescribeCluster", versions=(0, 1), rights=FREE, **parts)
         self.dispatcher._entries[60] = _Entry(api.bound(self.dispatcher._contexts))
 
@@ -176,7 +176,7 @@ def test_an_api_may_refuse_a_version_in_its_own_words(play: Play) -> None:
         return m.DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
     play.serve(handle=lambda *_: pytest.fail("not served"), refuse=refuse)
-    # The reply's shape is that of the version that was asked for, which the schema does not have.
+    # The reply uses the version of the request, which the schema does not have.
     with pytest.raises(UnwritableReply, match="no version 9"):
         play.handle(60, 9, b"words")
 
@@ -197,7 +197,7 @@ def test_the_short_path_leaves_to_the_handler_what_it_does_not_take(play: Play) 
 
     play.serve(handle=handle, short=short)
     body = m.DescribeClusterRequest().encode(0)
-    # The first request finds out that the node knows its cluster; no request takes the short path before that.
+    # The first request establishes that the node knows its cluster; until then none takes the short path.
     for _ in range(2):
         assert play.answer(60, 0, body).cluster_id == "pond"
     assert play.handle(60, 1, m.DescribeClusterRequest().encode(1)) == [b"short"]
@@ -248,7 +248,7 @@ def test_a_frame_without_a_whole_header_is_the_peers_fault(play: Play) -> None:
 
 
 def test_a_request_whose_lists_are_too_long_in_sum_is_not_built(play: Play) -> None:
-    """One topic is few; a partition of it named many thousand times is not."""
+    """It has one topic, but one of its partitions is named many thousand times."""
     play.broker.settings = node_settings({"max.request.items": "100"})
     partitions = [m.FetchRequest.FetchPartition(partition=0) for _ in range(99)]
     request = m.FetchRequest(topics=[m.FetchRequest.FetchTopic(topic="pond", partitions=partitions)])

@@ -1,4 +1,4 @@
-"""A replica of a compacted topic comes back after its leader has dropped tombstones and transaction markers."""
+"""A replica of a compacted topic returns after its leader has dropped tombstones and transaction markers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PRODUCER = 9
 
 
 class Compacted(Pair):
-    """A compacted topic whose tombstones are kept for one second. Segments are rolled and compacted by the test."""
+    """A compacted topic that keeps tombstones for one second. The test rolls and compacts segments."""
 
     def __init__(self, make_batch: Callable[..., memoryview]) -> None:
         super().__init__(make_batch, settings={"log.cleaner.enable": "false"})
@@ -39,7 +39,7 @@ class Compacted(Pair):
         self.sim.run_for(10)
 
     def put(self, node_id: int, key: bytes, value: bytes | None, *, sequence: int | None = None) -> None:
-        """Write one record; with a sequence it is part of a transaction."""
+        """Append one record; with a sequence it is part of a transaction."""
         partition = self.partition(node_id)
         record = Record(0, self.sim.clock.wall_ms(), key, value)
         if sequence is None:
@@ -57,7 +57,7 @@ class Compacted(Pair):
         self.partition(node_id).append_marker(PRODUCER, 0, committed, 1, 0)
 
     def compact(self, node_id: int) -> None:
-        """Compact what is sealed: records go first, then their markers get a horizon, then all evidence goes."""
+        """Compact the sealed segments: records go first, then their markers get a horizon, then all evidence goes."""
         log, housekeeping = self.partition(node_id).log, self.nodes[node_id].broker.housekeeping
         assert self.sim.run_until(lambda: self.partition(node_id).is_committed, within_ms=1_000)
         log.roll()
@@ -132,7 +132,7 @@ def test_no_transaction_stays_open_in_a_replica_that_missed_its_marker(pair: Com
     pair.leave()
     pair.end_transaction(A, committed=committed)
     pair.put(A, b"key", b"later")
-    # The producer is idle for so long that its last batch need not be kept for it.
+    # The producer has been idle long enough that its last batch need not be retained for it.
     pair.partition(A).log.producers.entries.clear()
     pair.compact(A)
     assert not any(header.producer_id == PRODUCER for _, header in walk(pair.data(A)))
@@ -143,7 +143,7 @@ def test_no_transaction_stays_open_in_a_replica_that_missed_its_marker(pair: Com
 
 
 def test_a_short_absence_costs_no_copy(pair: Compacted) -> None:
-    """Evidence that is still there is copied."""
+    """The evidence is still in the log, so it is replicated."""
     pair.put(A, b"gone", b"1")
     pair.leave()
     pair.put(A, b"gone", None)
@@ -168,7 +168,7 @@ def test_a_copy_that_is_cut_short_by_a_restart_starts_over(pair: Compacted) -> N
     assert pair.sim.run_until(lambda: pair.partition(B).log.end_offset == 0, within_ms=5_000)
     pair.catch_up()
     log = pair.partition(B).log
-    # As if it had been killed halfway: its log ends below the floor that it has inherited.
+    # As if the node was killed halfway: its log ends below the floor that it has inherited.
     truncation = log.begin_truncation(5)
     truncation.run()
     log.finish_truncation(truncation)
@@ -180,7 +180,7 @@ def test_a_copy_that_is_cut_short_by_a_restart_starts_over(pair: Compacted) -> N
 
 
 def test_a_copy_passes_the_floor_on(pair: Compacted) -> None:
-    """B has copied a log that lacks tombstones. As a leader it does not let A resume below them either."""
+    """B has copied a log that lacks tombstones. As leader, it does not let A resume below them either."""
     pair.put(A, b"gone", b"1")
     pair.leave()
     pair.put(A, b"gone", None)
@@ -212,7 +212,7 @@ def test_a_follower_that_is_copying_keeps_the_evidence_it_has_yet_to_copy(pair: 
 
 
 def test_a_member_of_the_isr_never_starts_over(pair: Compacted) -> None:
-    """The floor of a log that was cut by an unclean election may lie above its end."""
+    """The floor of a log that an unclean election truncated may be above its end."""
     pair.put(A, b"key", b"1")
     pair.put(A, b"key", b"2")
     pair.in_step()
@@ -228,7 +228,7 @@ def test_a_member_of_the_isr_never_starts_over(pair: Compacted) -> None:
 def test_a_follower_that_does_not_know_floors_starts_over_too(
     pair: Compacted, monkeypatch: pytest.MonkeyPatch, start_offset: int
 ) -> None:
-    """During an upgrade it takes the answer for a divergence at the very beginning."""
+    """During an upgrade such a follower takes the answer for a divergence at offset 0."""
     real = fetchers._fetched
     monkeypatch.setattr(fetchers, "_fetched", lambda reply: replace(real(reply), evidence_floor=-1))
     for number in range(3):
@@ -258,7 +258,7 @@ def test_without_the_floor_a_deleted_key_would_return(pair: Compacted, monkeypat
 
 
 def test_a_follower_that_was_emptied_and_missed_a_marker_starts_over(pair: Compacted) -> None:
-    """Its log is as empty as that of a new follower, but it still knows of the transaction."""
+    """Its log is as empty as a new follower's, but its producer state still has the transaction."""
     pair.put(A, b"key", b"in a transaction", sequence=0)
     pair.in_step()
     pair.partition(A).log.delete_before(pair.partition(A).log.end_offset)
@@ -279,7 +279,7 @@ def test_a_follower_that_was_emptied_and_missed_a_marker_starts_over(pair: Compa
 
 
 def test_what_was_committed_is_kept_where_an_unclean_leader_has_a_floor(pair: Compacted) -> None:
-    """A real divergence is cut first, which keeps the batches; only then the replica starts over."""
+    """A real divergence is truncated first, which keeps the batches; only then does the replica start over."""
     pair.put(A, b"kept", b"1")
     pair.put(A, b"gone", b"1")
     pair.in_step()

@@ -1,4 +1,4 @@
-"""Requests that are well formed and say what nobody means: no value of a field ends the node."""
+"""Well-formed requests with absurd values: no field value ends the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = ("", "pond", "g", "tx", "me", "range", "consumer", "1", "x" * 32_767, "\
 
 
 class Extremes:
-    """Makes requests of extreme values, and of some that let them get past the first check."""
+    """Generates requests with extreme values, and with some values that get them past the first check."""
 
     def __init__(self, desk: Any, random: Random) -> None:
         self.random = random
@@ -79,7 +79,7 @@ def test_no_value_ends_the_node(make_desk: Any, api: Api) -> None:
         for _ in range(ROUNDS):
             caller = desk.connect()
             error = fault_of(caller, extremes.request(api, version), version)
-            # It costs only one connection, and is a bug all the same.
+            # It costs only one connection, but it is still a bug.
             assert not isinstance(error, UnwritableReply), error
             desk.run(20)
             caller.link.end()
@@ -89,7 +89,7 @@ def test_no_value_ends_the_node(make_desk: Any, api: Api) -> None:
 
 
 def fault_of(caller: Any, request: m.Message, version: int) -> RemoteError | None:
-    """Why the connection ended, if it did."""
+    """Why the connection was closed, if it was."""
     try:
         caller.send(request, version)
     except RemoteError as error:

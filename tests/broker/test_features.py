@@ -1,4 +1,4 @@
-"""Levels of features on the wire: what is told to clients, raised and lowered, and what it means for groups."""
+"""Feature levels on the wire: what clients see, raising and lowering them, and what they mean for groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_clients_are_told_what_is_supported_and_what_is_final(desk: Any) -> None
     }
     assert final == {"metadata.version": 27, "group.version": 1, "transaction.version": 2}
     assert epoch == desk.broker.controller.applied_offset
-    # Clients that know no version 4 fail at a range that begins with zero.
+    # Clients that do not support version 4 fail on a range that starts at zero.
     assert told(caller, 3)[0].keys() == {"metadata.version", "transaction.version"}
 
 

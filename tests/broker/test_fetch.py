@@ -1,4 +1,4 @@
-"""Fetch in process: what is read, how long is waited, and that nothing is held longer than it must be."""
+"""Fetch in process: what is read, how long it waits, and that no file is held longer than necessary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERSIONS = range(4, 19)
 
 
 class Play:
-    """A broker with topics, and a reader who asks for `(topic, partition, offset)`."""
+    """A broker with topics, and a consumer that fetches `(topic, partition, offset)`."""
 
     def __init__(self, make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], **texts: str) -> None:
         self.desk = make_desk({name.replace("_", "."): text for name, text in texts.items()})
@@ -60,7 +60,7 @@ class Play:
         self.reader.send(self.request(version, *wanted, **fields), version)
 
     def answers(self) -> list[Any]:
-        """For each reply what it has of each partition: values, or the name of the error."""
+        """For each reply, the values of each partition or the name of its error."""
         return [
             {
                 f"{topic.topic or 'id'}-{partition.partition_index}": values_or_error(partition)
@@ -178,7 +178,7 @@ def test_records_wake_whoever_waits_for_them(play: Play) -> None:
 def test_an_append_costs_a_waiting_fetch_no_read_until_enough_is_there(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of a consumer's many partitions was read again at every append, once."""
+    """Each of a consumer's many partitions used to be read again at every append."""
     partitions = [("pond", 0, 0), ("pond", 1, 0)]
     reads: list[str] = []
     read = consumer_fetch.read_committed
@@ -197,7 +197,7 @@ def test_an_append_costs_a_waiting_fetch_no_read_until_enough_is_there(
         play.append(b"v", index=1)
         assert reads == ["pond-0", "pond-1"]
         play.append(b"v", b"v", b"v")
-        # The ninth and tenth of one partition do not count: the client takes eight of it.
+        # The ninth and tenth record of a partition do not count: the client takes eight from each.
         assert reads == ["pond-0", "pond-1"], "too little can be sent"
         play.append(b"v", index=1)
         assert reads == ["pond-0", "pond-1"] * 2
@@ -222,7 +222,7 @@ def test_what_an_open_transaction_holds_back_wakes_nobody_and_its_end_does(play:
 
 
 def test_the_end_of_a_transaction_that_was_there_before_wakes_who_waits_for_much(play: Play) -> None:
-    """Only what came after the fetch was counted, so it waited for its deadline with megabytes to read."""
+    """Only what arrived after the fetch was counted, so it waited for its deadline with megabytes to read."""
     fields = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     permit = permitted(play.pond.log.producers, 7, 0, 0, play.desk.broker.clock.wall_ms())
     play.pond.append(play.batch(b"v" * 5000, base_sequence=0, **fields), zstd=True, verification=permit)
@@ -235,7 +235,7 @@ def test_the_end_of_a_transaction_that_was_there_before_wakes_who_waits_for_much
 
 
 def test_an_unreadable_index_of_aborted_transactions_holds_no_file(play: Play, monkeypatch: Any) -> None:
-    """Each such fetch kept a file open for ever."""
+    """Each such fetch used to keep a file open forever."""
     play.append(b"v")
 
     def refuse(*_: object) -> None:
@@ -326,7 +326,7 @@ def test_the_readers_own_record_wakes_him_and_the_answers_keep_their_order(play:
 
 
 def test_very_many_that_wait_for_the_same_are_answered_in_turns(play: Play) -> None:
-    """Twenty connections of one stranger once held the loop for two seconds with each record."""
+    """Twenty connections of one client once held the loop for two seconds at each record."""
     pending = play.desk.broker.pending_fetches
     for _ in range(3 * FEW):
         play.send(("pond", 0, 0))
@@ -346,7 +346,7 @@ def test_very_many_whose_time_is_over_at_once_are_answered_in_turns(play: Play) 
         play.send(("pond", 0, 0))
     play.desk.run(500)
     assert (len(waits), play.answers()) == (FEW + 1, [])
-    # Who was to be answered with nothing takes what has come since.
+    # A fetch that was about to get an empty response takes what has arrived since.
     play.append(b"a")
     for each in waits:
         each()
@@ -441,7 +441,7 @@ def test_a_reader_that_does_not_wait_for_its_answers_may_forget_what_it_asked_fo
     play.send(session_id=first.session_id, session_epoch=1)
     forgotten = [m.FetchRequest.ForgottenTopic(topic="pond", partitions=[0])]
     play.send(session_id=first.session_id, session_epoch=2, forgotten_topics_data=forgotten)
-    # The one who writes must not pay for it.
+    # The producer must not pay for it.
     play.append(b"a")
     play.append(b"b", index=1)
     assert play.answers() == [{"pond-0": [b"a"]}, {"pond-1": [b"b"]}]

@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227), told as transcripts: a request, then what is read and what is told."""
+"""Incremental fetch sessions (KIP-227) as transcripts: a request, then what is read and what the response includes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def topic_id(name: str) -> UUID:
 
 
 class Play:
-    """One cache of sessions. Partitions are named `a0`: topic a, partition 0."""
+    """One session cache. Partitions are named `a0`: topic a, partition 0."""
 
     def __init__(self, slots_max: int = 10) -> None:
         self.sessions = FetchSessions(slots_max, lambda: 100, SeededEntropy(1))
@@ -77,12 +77,12 @@ class Play:
 
 
 def read(context: FetchContext) -> list[str]:
-    """The partitions that the broker is to read."""
+    """The partitions that the broker reads."""
     return [f"{wanted.key[0]}{wanted.key[2]}" for wanted in context.partitions]
 
 
 def told(context: FetchContext, high_watermark: int = 0, records: bytes = b"", error: int = 0, start: int = 0) -> str:
-    """Every partition is found like this: which of them does the client hear of?"""
+    """With this result for every partition, which of them does the response include?"""
     kept = []
     for wanted in list(context.partitions):
         reply = m.FetchResponse.PartitionData(
@@ -115,7 +115,7 @@ def test_a_session_is_its_owners_and_to_others_it_does_not_exist(play: Play) -> 
     assert play.refusal(number, 2, owner=alice) == "FETCH_SESSION_ID_NOT_FOUND"
 
 
-# A session's life.
+# A session's lifecycle.
 
 
 def test_the_first_request_opens_a_session_and_is_told_everything(play: Play) -> None:
@@ -157,7 +157,7 @@ def test_the_initial_epoch_with_a_session_replaces_it(play: Play) -> None:
 
 
 def test_a_client_without_sessions_is_given_none(play: Play) -> None:
-    # Before version 7 a request says neither; these are then its values.
+    # Requests before version 7 have neither field; these are the defaults.
     context = play.fetch(0, -1, ["a0"], version=4)
     assert (context.session_id, read(context)) == (0, ["a0"])
     assert told(context) == told(context) == "a0"
@@ -198,7 +198,7 @@ def test_the_epoch_begins_again_at_one_after_the_largest(play: Play) -> None:
     assert read(play.fetch(first.session_id, 1)) == ["a0"]
 
 
-# What the client hears.
+# What the response includes.
 
 
 def test_only_news_is_told(play: Play) -> None:
@@ -255,7 +255,7 @@ def test_an_answer_to_an_ended_session_changes_nothing(play: Play) -> None:
     assert len(play.sessions) == 0
 
 
-# How many there may be.
+# Session limits.
 
 
 def test_a_full_cache_gives_no_session_and_the_fetch_is_served_all_the_same() -> None:
@@ -307,7 +307,7 @@ def test_a_session_does_not_grow_beyond_what_one_request_may_name() -> None:
 
 @pytest.mark.parametrize("is_later", [False, True])
 def test_no_session_remembers_a_name_that_no_topic_can_have(is_later: bool) -> None:
-    """A thousand sessions of thousands of names of 32 KiB would fill the memory."""
+    """A thousand sessions with thousands of 32 KiB names would fill the memory."""
     sessions = FetchSessions(10, lambda: 100, SeededEntropy(1))
     partition = m.FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
 

@@ -1,4 +1,4 @@
-"""Two ways of a Fetch request, one outcome: the short and the general one answer alike, at once and after a wait."""
+"""The short and the general path of Fetch give the same responses, both at once and after a wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Asked = m.FetchRequest
 
 
 class Stage:
-    """A broker whose consumers' requests may take the short way, or not."""
+    """A broker whose consumers' requests may or may not take the short path."""
 
     def __init__(self, make_desk: Callable[..., Any], *, is_short: bool, texts: dict[str, str] | None = None) -> None:
         self.desk = make_desk(texts)
@@ -34,9 +34,9 @@ class Stage:
         self.consumers = [self.desk.connect() for _ in range(CONSUMERS)]
         self.producer = self.desk.connect()
         self._sequences: dict[int, int] = {}
-        """Of the transactional producer, in each partition."""
+        """The transactional producer's next sequence by partition."""
         self.heard: list[list[bytes]] = [[] for _ in range(CONSUMERS)]
-        # Before the first request nobody knows whether the node has heard of its cluster.
+        # Before the first request, the dispatcher does not know whether the node has joined its cluster.
         self.producer.ask(m.MetadataRequest(topics=[]), 12)
         entry = self.desk.broker.dispatcher._entries[1]
         short = self._short if is_short else None
@@ -125,7 +125,7 @@ def batch(size: int, **fields: Any) -> bytes:
 
 
 class Author:
-    """Makes up what happens, and the same for everybody. What it knows of sessions it reads from the first stage."""
+    """Generates the same events for every stage. It reads session state from the first stage."""
 
     def __init__(self, random: Random, stage: Stage) -> None:
         self._random = random
@@ -160,7 +160,7 @@ class Author:
         return who, version, topics, fields
 
     def _again(self, session: Any) -> list[tuple[str, dict[str, int]]]:
-        """What the session has first, from elsewhere on."""
+        """The session's first partition, from another offset."""
         for name, topic_id, index in session.partitions:
             topic = self._stage.desk.broker.image.topics_by_id.get(topic_id)
             return [(topic.name if topic is not None else name or "plain", self._wanted(index))]

@@ -1,4 +1,4 @@
-"""Group commit: many who wait, few syncs, and no acknowledgement after a sync that failed."""
+"""Group commit: many waiters, few syncs, and no acknowledgement after a failed sync."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millpond.sim.world.entropy import SeededEntropy
 
 
 class HandWorkers:
-    """Workers that do a job when the test says so."""
+    """Workers that run a job when the test says so."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], Any], Later[Any]]] = []
@@ -52,7 +52,7 @@ class Play:
         self._make_batch = make_batch
 
     def log(self, name: str) -> PartitionLog:
-        """A log without debts from its making."""
+        """A log with nothing left to sync from its creation."""
         log = self.store.create(TopicPartition(name, 0), UUID(int=1))
         ticket = log.sync_target()
         ticket.run()
@@ -73,7 +73,7 @@ class Play:
         later.then(lambda _: self.heard.append(who), lambda error: self.heard.append(f"{who} {error}"))
 
     def finish(self, place: int = 0) -> list[str]:
-        """End one round, and give what was heard since the last time."""
+        """Finish one round, and return what was reported since the last call."""
         self.workers.finish(place)
         heard, self.heard = self.heard, []
         return heard
@@ -105,7 +105,7 @@ def test_nobody_is_told_before_his_own_records_are_safe(play: Play) -> None:
     log = play.log("a")
     play.append(log, "first")
     play.append(log, "second")
-    # The first round was made up before the second record was written: it says nothing about it.
+    # The first round was assembled before the second record was written, so it does not cover it.
     assert play.finish() == ["first"]
     assert (log.synced_offset, log.end_offset) == (1, 2)
     play.wait(log, "earlier", end_offset=1)
@@ -159,7 +159,7 @@ def test_a_failed_sync_fails_all_who_wait_and_closes_the_log(play: Play) -> None
     assert play.finish(0) == ["behind failed", "/data/bad-0 first failed"]
     assert play.finish(0) == ["/data/good-0 first"]
     assert bad.failed is not None
-    # The disk is well again, yet nobody may trust what it has lost.
+    # The disk works again, but what it lost cannot be trusted.
     before = play.syncs("bad")
     play.wait(bad, "later")
     assert play.heard == ["later failed"]
@@ -268,7 +268,7 @@ def test_forcing_waits_for_what_another_round_has_taken_on(play: Play) -> None:
 
 
 def test_many_logs_are_synced_in_several_passes(make_batch: Callable[..., memoryview], monkeypatch: Any) -> None:
-    """To say what has to be synced of thousands takes the loop long."""
+    """Listing what to sync for thousands of logs would hold the loop for too long."""
     monkeypatch.setattr(flusher, "LOGS_AT_ONCE", 3)
     taken: list[int] = []
     run = flusher.run_tickets

@@ -1,4 +1,4 @@
-"""The short form of tests/campaigns/fuzz.py; and that it would see what it looks for."""
+"""The short form of tests/campaigns/fuzz.py, and tests that it finds the bugs it looks for."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_is_made_from_the_schemas_decodes_and_what_is_spoilt_often_does_not
         tokens = maker.fresh()
         whole += decodes(b"".join(token[2] for token in tokens))
         spoilt += decodes(maker.bytes_of(maker.spoilt(tokens)))
-    # Not all: a name that is no UTF-8, or longer than its length can say, is among what they are filled with.
+    # Not all: the filler values include names that are not UTF-8 or are longer than their length field allows.
     assert whole > 850
     assert 200 < spoilt < 800
 
@@ -104,7 +104,7 @@ def test_a_tape_plays_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_tape_is_replayed_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its collections would be taken for slow turns of the node."""
+    """Collections would be mistaken for slow turns of the node."""
     collects: list[bool] = []
     monkeypatch.setattr(Target, "pass_time", lambda *_: collects.append(gc.isenabled()))
     monkeypatch.setattr(Target, "prepare", lambda _: collects.clear())
@@ -114,7 +114,7 @@ def test_a_tape_is_replayed_without_the_garbage_collector(monkeypatch: pytest.Mo
     assert gc.isenabled()
 
 
-# What it is for: each of these bugs is put into the node, and must be found.
+# Each of these bugs is planted in the node and must be found.
 
 
 def slow(*_: Any) -> None:
@@ -156,7 +156,7 @@ def answers_twice(_: Dispatcher, connection: Any, frame: memoryview) -> None:
     ],
 )
 def test_a_bug_is_found(bug: Callable[..., None], finding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In what is done for one request among many, once the node has begun its work."""
+    """The bug is in the handling of one request among many, on a node that is already serving."""
     monkeypatch.setattr(watch, "ENDLESS_SECONDS", 2.0)
     served = 0
 
@@ -169,13 +169,13 @@ def test_a_bug_is_found(bug: Callable[..., None], finding: str, monkeypatch: pyt
 
     monkeypatch.setattr(Dispatcher, "handle", handle)
     if bug is not slow:
-        # On a busy machine another one of them is slow, too.
+        # On a busy machine a different one is slow as well.
         monkeypatch.setattr(watch, "TURN_SECONDS_MAX", 10.0)
     assert finding in only_finding(life(FRAMES_TO_FIND))
 
 
 def test_a_node_that_lets_nobody_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one that counts connections that are gone."""
+    """For example a node that counts closed connections."""
     monkeypatch.setattr(Connections, "_forget", lambda *_: None)
     assert "let in" in only_finding(life(20_000, replace(OPEN, settings={"max.connections": "100"})))
 
@@ -190,7 +190,7 @@ def test_at_the_end_a_decent_client_is_served(scene: Scene, monkeypatch: pytest.
 
 
 def test_what_a_guest_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where one API forgets to ask for rights."""
+    """For example where one API forgets to check for permissions."""
     commit = next(api for api in APIS if api.name == "OffsetCommit")
     kind = type(commit.rights)
     screen = kind.__dict__["screen"]
@@ -200,7 +200,7 @@ def test_what_a_guest_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def life(frames: int, scene: Scene | None = None) -> Outcome:
-    """One that was not ended early by a machine that held it up once: that one had not seen all."""
+    """A run that a stalled machine did not cut short: a shortened one has not covered everything."""
     for seed in range(0, 10 * len(SCENES), len(SCENES)):
         outcome = FuzzSession(seed, frames, Corpus(), scene).run()
         if outcome.ended != SLOW_ONCE:

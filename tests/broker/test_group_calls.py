@@ -1,4 +1,4 @@
-"""Requests about groups reach the coordinator of their group, and errors come back in the shape of the request."""
+"""Group requests reach the coordinator of their group, and errors come back in the shape of the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ways of what members of groups send all the time, one outcome: answers, records, clocks and figures."""
+"""The short and the general path of frequent group requests give the same responses, records, timers and metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SESSION_MS = 30_000
 
 
 class Stage:
-    """A broker whose members' requests may take the short way, or not."""
+    """A broker whose members' requests may or may not take the short path."""
 
     def __init__(self, make_desk: Callable[..., Any], *, is_short: bool, **texts: str) -> None:
         self.desk = make_desk({"offset.metadata.max.bytes": "20", **texts})
@@ -61,7 +61,7 @@ class Stage:
         return None if home is None else home.shard.groups.get(group_id)
 
     def traces(self) -> dict[str, Any]:
-        """All that is left of it, on the disk and in memory."""
+        """All the state left behind, on disk and in memory."""
         broker = self.desk.broker
         found: dict[str, Any] = {"groups": {}, "offsets": {}, "clocks": {}}
         for home in broker.groups.shard_hosts():
@@ -136,7 +136,7 @@ JOINS: dict[str, Any] = {
 
 
 class Author:
-    """Makes up requests, and the same ones for everybody. Who is in a group it reads from the first stage."""
+    """Generates the same requests for every stage. It reads group membership from the first stage."""
 
     def __init__(self, random: Random, stage: Stage) -> None:
         self._random = random
@@ -200,7 +200,7 @@ class Author:
                 return consumer_beat(group_id, random.choice(("first", "second")), 0, **JOINS), 1
 
     def _member(self, *groups: str) -> tuple[str, str, int]:
-        """A group, most often one of its members, and most often the generation or epoch that it is in."""
+        """A group, usually one of its members, and usually that member's current generation or epoch."""
         random = self._random
         group_id = random.choice(groups)
         group = self._stage.group(group_id)
@@ -220,12 +220,12 @@ WEIGHTS = {"ask": 60, "run": 30, "hang up": 1, "fill": 1, "make room": 10, "dele
 @pytest.mark.parametrize("flush_ack", ["auto", "never"])
 @pytest.mark.parametrize("seed", seeds(range(10)))
 def test_both_ways_answer_and_write_the_same(make_desk: Callable[..., Any], seed: int, flush_ack: str) -> None:
-    # Every third play has less room than it would take.
+    # Every third run has less memory for groups than it would use.
     texts = {"groups.max.bytes": "12000"} if seed % 3 == 0 else {}
     stages = [Stage(make_desk, is_short=is_short, **texts) for is_short in (True, False)]
     for stage in stages:
         for partition in stage.desk.broker.partitions:
-            # As if the topic of groups were told so.
+            # As if the offsets topic were configured this way.
             partition.acknowledges_after_sync = flush_ack != "never"
         for group_id in CLASSIC:
             joined(stage, group_id)
@@ -324,7 +324,7 @@ def test_a_commit_is_answered_once_it_is_on_the_disk_and_a_beat_after_it_not_bef
     assert caller.replies() == []
     other = stage.callers[1]
     other.send(beat(*member), 4)
-    # What it would be told rests on what is not committed yet.
+    # Its response depends on records that are not committed yet.
     assert other.replies() == []
     stage.desk.run(100)
     assert len(caller.replies()) == len(other.replies()) == 1

@@ -1,4 +1,4 @@
-"""What the broker tells group coordinators, and the history that it keeps for them."""
+"""What the broker passes to group coordinators, and the history it keeps for them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_settings_reach_the_coordinator_by_their_public_names() -> None:
 
 
 def join(caller: Any) -> None:
-    """One member of the new protocol joins and has nothing to read."""
+    """One member of the new protocol joins, with no partitions to read."""
     request = m.ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id="me",
@@ -112,7 +112,7 @@ def test_offsets_of_a_topic_that_was_deleted_while_their_coordinator_was_away_go
 
 
 def test_requests_leave_no_timer_behind(desk: Any) -> None:
-    """Each commit is watched until it is answered; what watches must not be more with each of them."""
+    """Each commit is watched until it is answered; the watchers must not accumulate."""
     desk.create("pond")
     callers = [desk.connect() for _ in range(3)]
     callers[0].ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)

@@ -1,6 +1,7 @@
-"""Requests that are small for what they ask: none of them may hold the loop for long.
+"""Small requests that ask for a lot: none may hold the loop for long.
 
-By the processor time of the thread, so that a busy machine is nobody's fault. Each held it for much longer once.
+Measured in CPU time of the thread, so that a busy machine does not fail the test. Each of them used to take much
+longer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from support.fuzz.watch import Slow, calm_collector
 
 LONG_NAME = "\x01" * 32_000
 WIDE = 40
-"""The partitions of a wide topic, as many as there may be in the small world of the fuzzer."""
+"""Partitions of a wide topic: the maximum in the fuzzer's small world."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def target() -> Iterator[Target]:
     made.prepare()
     topic = m.CreateTopicsRequest.CreatableTopic(name="wide", num_partitions=WIDE, replication_factor=1)
     assert not made.ask(m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7).topics[0].error_code
-    # To walk all that other tests have left takes longer than any of these may.
+    # Collecting what other tests have left behind takes longer than any of these may.
     calm_collector()
     yield made
     gc.enable()
@@ -51,7 +52,7 @@ def target() -> Iterator[Target]:
 
 
 class Client:
-    """One connection, whose answers are kept."""
+    """One connection that keeps its responses."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -67,7 +68,7 @@ class Client:
         self.link: HostileLink = link
 
     def say(self, frame: bytes) -> None:
-        """The turns of the loop that follow are measured; one that is too long in each of a few tries is raised."""
+        """Measure the following turns of the loop; raise if one is too long in every one of a few tries."""
         for tries_left in reversed(range(TRIES)):
             try:
                 self._say(frame)
@@ -75,7 +76,7 @@ class Client:
             except Slow:
                 if not tries_left:
                     raise
-                # What the host of a virtual machine takes for others counts as the loop's own time.
+                # CPU time that the hypervisor gives to other guests counts as the loop's own.
                 self._connect()
 
     def _say(self, frame: bytes) -> None:
@@ -102,7 +103,7 @@ def client(target: Target) -> Client:
 
 
 def warmed(client: Client, make: Callable[[int], m.Message], version: int, count: int) -> Any:
-    """The answer to so many; to one first, since code is made when it is first needed."""
+    """The response for this many items; one item is sent first, because code is compiled on first use."""
     client.ask(make(1), version)
     return client.ask(make(count), version)
 
@@ -225,7 +226,7 @@ def test_the_producers_of_one_partition_again_and_again(client: Client) -> None:
 
 
 def test_offsets_by_time_of_one_partition_again_and_again(client: Client) -> None:
-    """Each would have a worker read the file again; Kafka refuses them in the same way."""
+    """Each lookup would have a worker read the file again; Kafka rejects them in the same way."""
     kind = m.ListOffsetsRequest
     wanted = kind.ListOffsetsPartition(partition_index=0, timestamp=1)
     other = kind.ListOffsetsPartition(partition_index=1, timestamp=1)
@@ -264,7 +265,7 @@ def test_a_request_that_is_large_without_records(client: Client) -> None:
     ids=["gzip", "snappy", "lz4", "zstd"],
 )
 def test_a_batch_of_very_many_streams_of_nothing(client: Client, codec: int, data: bytes) -> None:
-    """To a topic that is compacted, where the key of every record is looked at."""
+    """To a compacted topic, where the key of every record is inspected."""
     batch = bytearray(encode_batch([Record(0, NOW_MS, b"k", b"v")], codec=codec))[:61] + data
     batch[8:12] = struct.pack(">i", len(batch) - 12)
     batch[17:21] = struct.pack(">I", crc32c(bytes(batch[21:])))
@@ -288,7 +289,7 @@ def produce(client: Client, topic: str, batches: dict[int, bytes], version: int 
 
 
 def full_batch(records: int = 100_000, *, key: bytes = b"\x01", base: int = NOW_MS, latest: int = NOW_MS) -> bytes:
-    """As many small records as a batch may have. A key of one byte: b"\x01" is none, b"\x02k" is k."""
+    """As many small records as a batch may have. A key of one byte: b"\x01" is no key, b"\x02k" is k."""
     parts = []
     for delta in range(records):
         body = b"\0\0" + _varint(delta) + key + b"\x01\0"
@@ -297,7 +298,7 @@ def full_batch(records: int = 100_000, *, key: bytes = b"\x01", base: int = NOW_
 
 
 def test_offsets_by_time_of_batches_that_lie_about_theirs(target: Target, client: Client) -> None:
-    """Ten partitions of sixteen batches took tens of seconds of a worker, whether or not the client waited."""
+    """Ten partitions of sixteen batches took a worker tens of seconds, whether or not the client waited."""
     batch = full_batch(latest=NOW_MS + 1_000)
     for _ in range(3):
         for index in range(10):
@@ -359,16 +360,16 @@ def compacted(target: Target) -> str:
 
 TURN_MS = 20
 SLOWEST_MS = TURN_MS if COMPILED else 200
-"""The plain twin has no promise."""
+"""The pure Python twin has no guarantee."""
 
 
 def many(batch: bytes) -> dict[int, bytes]:
-    """The batch for many partitions, in a request of moderate size. The node may have only 48 files open."""
+    """The batch for many partitions, in a request of moderate size. The node may have only 48 open files."""
     return dict.fromkeys(range(min(20, (8 << 20) // len(batch))), batch)
 
 
 def longest_ms(client: Client, act: Callable[[], object]) -> float:
-    """Of the turns of the loop that `act` takes; the least of a few tries, as the host may take time for others."""
+    """The longest turn that `act` takes; the minimum of a few tries, as the host may run other guests."""
     longest = []
     for _ in range(TRIES):
         act()
@@ -458,7 +459,7 @@ def test_a_partition_that_a_heavy_request_names_twice_is_refused(client: Client)
 
 
 def test_a_heavy_request_and_what_follows_it_are_appended_in_order(target: Target, client: Client) -> None:
-    """The batches of one producer, on one connection, without waiting: heavy, light and short ones."""
+    """One producer's batches on one connection, pipelined: heavy, light, and on the short path."""
     kind = m.ProduceRequest
     before = target.node.broker.partitions.get("table", 5).log.end_offset  # type: ignore[union-attr]
     frames = []

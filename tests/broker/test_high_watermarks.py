@@ -1,4 +1,4 @@
-"""How far partitions were committed, written down and read again."""
+"""High watermarks, written to the checkpoint and read back."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_committed_is_known_after_a_start() -> None:
     pond.follower.high_watermark = 50
     first.close()
     assert noted().of(POND, 0) == 50
-    # The next life has not opened it yet, and may end before it does.
+    # The next run has not opened the partition yet, and may end before it does.
     partitions.discard(pond)
     second = noted()
     add("sluice", UUID(int=9), "12", 4)
@@ -79,7 +79,7 @@ def test_what_is_committed_is_known_after_a_start() -> None:
 
 
 def test_a_process_that_never_had_the_folder_writes_nothing_into_it() -> None:
-    """Another node may run there: a second one on the same folder is refused, and ends."""
+    """Another node may be running there: a second process on the same folder is refused and exits."""
     world = SimWorld(1).start("node")
     world.disk.make_folder("/data")
     marks = [(POND, 0, 0)]

@@ -1,4 +1,4 @@
-"""What nodes ask the controller goes by a listener of its own, if there is one: with its own address and login."""
+"""Nodes reach the controller over a separate listener if one is configured, with its own address and login."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Play:
         self.sim = SimWorld(3)
         self.nodes = {number: SimNode(self.sim, f"host-{number}", texts_of(number)) for number in NUMBERS}
         self.asked: Counter[tuple[str, str]] = Counter()
-        """Which API was asked for by which listener, by nodes."""
+        """Requests from nodes, counted by API and listener."""
         for number, node in self.nodes.items():
             del node.texts["listen"]
             self.start(number)
@@ -113,7 +113,7 @@ def play() -> Play:
 def test_the_quorum_and_the_controller_are_asked_by_their_own_listener(play: Play) -> None:
     for name in ("Vote", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds", "CreateTopics"):
         assert play.listeners(name) == {"CONTROLLER"}, name
-    # The metadata are fetched by one, records by the other.
+    # Metadata is fetched over one listener, records over the other.
     assert play.listeners("Fetch") == {"CONTROLLER", "INTERNAL"}
 
 
@@ -132,7 +132,7 @@ def test_clients_are_not_told_of_it(play: Play) -> None:
 
 
 def test_a_client_that_calls_itself_a_node_is_none_by_another_listener(play: Play) -> None:
-    """Also where everybody may do everything to what no ACL is about."""
+    """Even where `allow.everyone.if.no.acl.found` permits everything."""
     reply = play.ask(1, m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=1), 0, "millpond-node-2")
     assert reply.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
@@ -145,7 +145,9 @@ def test_a_node_that_does_not_know_where_the_others_have_theirs_does_not_start()
 
 
 def test_whoever_asks_for_the_quorum_hears_of_their_own_listener_alone(play: Play) -> None:
-    """Whichever node they ask: one that is not the controller asks it by a listener that is none of theirs."""
+    """From any node: a node that is not the controller forwards the request over a listener that clients do not
+    use.
+    """
     partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = m.DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])
     for number in NUMBERS:

@@ -1,4 +1,4 @@
-"""Few jobs at a time, and each address in its turn."""
+"""A bounded number of jobs run at once, and addresses take turns."""
 
 from __future__ import annotations
 

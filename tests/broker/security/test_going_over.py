@@ -1,4 +1,4 @@
-"""A cluster goes over from one listener to another while it runs, node by node: nobody is ever left outside."""
+"""A running cluster moves from one listener to another, node by node, and no node or client is ever locked out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROTOCOLS: dict[str, dict[str, str]] = {
 }
 SUPER = "User:CN=node;User:node"
 BEFORE, BESIDE, SWITCHED, ALONE = "before", "beside", "switched", "alone"
-"""The steps: in the clear; a safe listener beside that; nodes go by the safe one; the clear one is gone."""
+"""The steps: plaintext; a secure listener added; nodes use the secure listener; the plaintext listener removed."""
 
 
 def texts_of(number: int, protocol: str, step: str, *, is_listed: bool) -> dict[str, str]:
@@ -38,7 +38,8 @@ def texts_of(number: int, protocol: str, step: str, *, is_listed: bool) -> dict[
         **PROTOCOLS[protocol],
         "listeners": safe if step == ALONE else f"{clear},{safe}",
         "inter.broker.listener.name": "PLAINTEXT" if step == BESIDE else protocol,
-        # The clear listener asks nobody who comes: as long as it is there, whoever reaches it may do all, as before.
+        # The plaintext listener authenticates no one: until it is removed, all who reach it may do everything, as
+        # before.
         "super.users": SUPER if step == ALONE else f"{SUPER};User:ANONYMOUS",
     }
 
@@ -89,14 +90,14 @@ class Play:
         return heard[0]
 
     def make_topic(self, number: int, name: str) -> None:
-        """By way of this node, which sends it on to the controller."""
+        """Create a topic through this node, which forwards the request to the controller."""
         kind = m.CreateTopicsRequest.CreatableTopic
         wanted = kind(name=name, num_partitions=1, replication_factor=3, assignments=[], configs=[])
         reply = self.ask(number, m.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000), 5)
         assert [each.error_code for each in reply.topics] == [ErrorCode.NONE], (number, name, reply)
 
     def take(self, step: str) -> None:
-        """One node after the other is stopped and started with the settings of the next step."""
+        """Restart the nodes one after the other with the settings of the next step."""
         for number, node in self.nodes.items():
             node.stop()
             self.wait(lambda node=node: not node.is_up)
@@ -120,7 +121,7 @@ def test_nodes_go_over_to_a_safe_listener_one_after_the_other(protocol: str, is_
     play.make_topic(1, "orders")
     for step in (BESIDE, SWITCHED, ALONE):
         play.take(step)
-    # Nobody who comes in the clear is heard any more, and every connection between nodes is a safe one.
+    # Plaintext connections are no longer accepted, and every connection between nodes is secure.
     play.sim.run_for(3_000)
     connections = [each for node in play.nodes.values() for each in node.broker.connections]
     assert {each.link.listener for each in connections} == {protocol}
@@ -128,7 +129,7 @@ def test_nodes_go_over_to_a_safe_listener_one_after_the_other(protocol: str, is_
 
 
 def test_whoever_comes_in_the_clear_beside_a_safe_listener_is_no_node() -> None:
-    """Without User:ANONYMOUS among the super users, which is the step between."""
+    """When User:ANONYMOUS is not among the super users, which is the intermediate step."""
     play = Play("SSL", is_listed=True)
     play.make_topic(1, "orders")
     for step in (BESIDE, SWITCHED):

@@ -1,4 +1,4 @@
-"""What may come when on a connection that has to log in."""
+"""Which requests are allowed at which stage of a connection that has to authenticate."""
 
 from __future__ import annotations
 

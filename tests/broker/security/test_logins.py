@@ -1,4 +1,4 @@
-"""Logins over the wire, in the simulated world: what is served before, what ends them, and what they cost."""
+"""Authentication over the wire, in the simulated world: what is served before it, what ends it, and what it costs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_before_a_login_nothing_else_is_served(play: Play) -> None:
     for key in sorted(set(range(-1, 100)) - {17, 18, 36}):
         caller = play.connect()
         with pytest.raises(IllegalLoginState, match="before a login"):
-            # With the byte that ends a flexible header.
+            # Includes the byte that ends a flexible header.
             caller.link.say(b"\0\0\0\x0b" + key.to_bytes(2, signed=True) + b"\0\0\0\0\0\1\xff\xff\0")
 
 
@@ -201,7 +201,7 @@ def test_a_session_ends_when_its_credential_is_taken_back(play: Play, change: st
     assert play.is_served(other)
 
 
-# Limits of strangers.
+# Limits before authentication.
 
 
 def test_a_newcomer_has_little_time(play: Play) -> None:
@@ -223,7 +223,7 @@ def test_a_newcomer_gets_little_memory_until_he_is_none(play: Play) -> None:
 
 @pytest.mark.parametrize("is_raw", [False, True])
 def test_whoever_logs_in_again_shows_no_more_than_a_newcomer(play: Play, is_raw: bool) -> None:
-    """It is taken apart on the loop: a hundred megabytes of commas once took seconds and gigabytes."""
+    """The message is parsed on the loop: a hundred megabytes of commas once took seconds and gigabytes."""
     caller = play.connect()
     play.log_in(caller)
     play.desk.run(200)
@@ -389,7 +389,7 @@ def test_who_is_removed_loses_tokens_and_sessions(play: Play) -> None:
 
 
 def test_whoever_asks_for_the_tokens_of_thousands_keeps_nobody_waiting(play: Play) -> None:
-    """Anybody who has logged in may ask, and name as many owners as a request may have."""
+    """Any authenticated client may ask, and may name as many owners as a request can hold."""
     renewers = tuple(f"User:renewer-{number}" for number in range(100))
     tokens = tuple(
         DelegationTokenRecord("User:bob", "User:bob", renewers, 0, 1 << 60, 1 << 60, f"t-{number}")
@@ -408,7 +408,7 @@ def test_whoever_asks_for_the_tokens_of_thousands_keeps_nobody_waiting(play: Pla
 
     without_any = asked()
     play.desk.submit(lambda _: Decision(tokens, ()))
-    # To look for each owner in each token would take a hundred times as long.
+    # Searching every token for each owner would take a hundred times as long.
     assert asked() < 20 * without_any
 
 

@@ -1,4 +1,4 @@
-"""Conversations of a login, as plays: what the client says, what the broker answers, who is let in."""
+"""SASL exchanges as transcripts: what the client sends, what the broker answers, who is authenticated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SALT = b"pepper" * 5
 
 @cache
 def image_with(**users: str) -> Image:
-    """Not to be changed: hashing takes its time."""
+    """Shared between tests, so do not modify it: hashing is slow."""
     image = Image()
     upsertions = [
         Upsertion(user, mechanism, 4096, SALT, salted(Mechanism(mechanism).hash_name, password.encode(), SALT, 4096))

@@ -1,4 +1,4 @@
-"""Who guesses waits longer and longer."""
+"""The delay grows with every failed login."""
 
 from __future__ import annotations
 

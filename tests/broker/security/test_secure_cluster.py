@@ -1,4 +1,4 @@
-"""Three nodes whose only listener has a login: they log in to each other, and clients may ask any of them."""
+"""Three nodes whose only listener requires SASL: they authenticate to each other, and clients may use any of them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def upsertion(user: str, password: str) -> Upsertion:
 def play() -> Play:
     play = Play()
     assert play.sim.run_until(lambda: play.active() == {1, 2, 3}, within_ms=60_000)
-    # Nobody has a password yet but the nodes. Users are made by a node that is not the controller.
+    # Only the nodes have passwords so far. The users are created through a node that is not the controller.
     first = play.client(next(each for each in play.cluster.nodes if each != play.cluster.controller_id), "first")
     assert play.log_in(first, "node", "known to all nodes") == ErrorCode.NONE
     wanted = [upsertion("alice", "hers"), upsertion("admin", "his")]
@@ -110,7 +110,7 @@ def test_users_and_tokens_by_any_node(play: Play) -> None:
 
 
 SENT_ON = {api.key for api in APIS if api.at_controller} | {44}
-"""What a node asks the controller for its clients, in its own name."""
+"""Requests that a node forwards to the controller for its clients, under its own identity."""
 
 
 def test_what_a_node_sends_on_is_asked_for_where_its_client_is_known(play: Play) -> None:

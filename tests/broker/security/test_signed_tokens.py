@@ -1,4 +1,4 @@
-"""Which signed tokens are believed."""
+"""Which signed tokens are accepted."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_clocks_may_differ_a_little() -> None:
 
 
 def test_a_public_key_is_no_password() -> None:
-    """The oldest trick: sign with HMAC and the public key, which everybody knows."""
+    """The classic attack: sign with HMAC, using the public key as the secret."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     public = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -137,7 +137,7 @@ def test_only_keys_for_signatures_by_a_pair_count() -> None:
             keys_in(noise)
 
 
-# What a node demands before it believes tokens.
+# What a node requires before it accepts tokens.
 
 SCOPED = {"sasl.oauthbearer.expected.audience": "mill", "sasl.oauthbearer.expected.issuer": "https://issuer"}
 

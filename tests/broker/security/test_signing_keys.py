@@ -1,4 +1,4 @@
-"""Keys that somebody else keeps: who waits for them, who does not, and how often they are asked for."""
+"""Keys from an external provider: which logins wait for them, which do not, and how often they are fetched."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Play:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.fetches: list[Later[Keys]] = []
-        """Those that were begun, and are not ended yet."""
+        """Fetches that have started and not finished."""
         self.begun_ms: list[int] = []
         self.notes: list[str] = []
         self.keys = SigningKeys(self._fetch, self.clock, REFRESH_MS, lambda fault: self.notes.append(str(fault)))

@@ -1,4 +1,4 @@
-"""What somebody tries who is no node, or whom nobody should know any more."""
+"""Attacks by clients that are not nodes, or whose credentials are no longer valid."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_who_is_no_node_registers_none(play: Play) -> None:
 
 
 def test_nothing_that_a_stranger_hears_tells_whether_a_guess_at_the_nodes_password_is_right(play: Play) -> None:
-    """The salt must not follow from the password: guesses could be tried at leisure, without the many rounds."""
+    """The salt must not be derived from the password: guesses could then be tested offline, without the many
+    iterations.
+    """
     client = play.client(1, "nobody")
     play.ask(client, m.SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 1)
     first = ScramClient("SCRAM-SHA-512", "node", "no idea", "nonce").first()
@@ -137,7 +139,7 @@ def test_a_session_ends_with_its_token_also_where_that_is_ended_after_a_time(pla
 
 
 def test_a_token_makes_nobody_a_node_and_so_no_further_token(play: Play) -> None:
-    """A token ends; whoever has one must not get another by it, in the name of its owner."""
+    """A token expires; its holder must not be able to get another one in the name of its owner."""
     node_id = play.cluster.controller_id
     assert node_id is not None
     owner = play.client(node_id, "owner")

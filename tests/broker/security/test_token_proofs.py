@@ -1,4 +1,4 @@
-"""What proves a token, and which token a proof is of."""
+"""What proves a token, and which token a proof belongs to."""
 
 from __future__ import annotations
 
