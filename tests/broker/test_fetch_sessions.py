@@ -1,4 +1,4 @@
-"""Incremental fetch sessions (KIP-227) as transcripts: a request, then what is read and what the response includes."""
+"""Incremental fetch sessions (KIP-227) as transcripts: a request, what the broker reads, and what it returns."""
 
 from __future__ import annotations
 

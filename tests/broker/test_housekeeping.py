@@ -1,4 +1,4 @@
-"""What happens by itself as time passes, and that it stops when it is told to."""
+"""Periodic work: it happens as time passes, and stops on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from millpond.wire.records import decode_batch
 RETENTION_MS, CHECKPOINT_MS, COMPACTION_MS = 300_000, 60_000, 15_000
 HOUR_MS = 3_600_000
 WORKERS_MS = 20
-"""More than a job of a worker takes."""
+"""Longer than a worker's job takes."""
 
 SMALL = LogLimits(segment_bytes=80)
 COMPACT = LogLimits(segment_bytes=80, cleanup_compact=True, cleanup_delete=False, min_cleanable_dirty_ratio=0.1)
@@ -81,13 +81,13 @@ class Play:
         return made
 
     def append(self, partition: Partition, *keys: bytes) -> None:
-        """One record for each key, in a batch of its own."""
+        """One record for each key, each in its own batch."""
         for key in keys:
             now_ms = self.world.clock.wall_ms()
             partition.append(self.make_batch(b"v", key=key, timestamp=now_ms), zstd=True)
 
     def append_safely(self, partition: Partition, *keys: bytes) -> None:
-        """The same, and forced to disk."""
+        """Append, and sync."""
         self.append(partition, *keys)
         ticket = partition.log.sync_target()
         ticket.run()
@@ -201,7 +201,7 @@ def test_what_the_last_life_did_not_come_to_remove_is_removed(play: Play) -> Non
     partition = play.make("pond", LogLimits(segment_bytes=80, file_delete_delay_ms=1_000))
     play.append(partition, b"a", b"b", b"c", b"d")
     partition.log.retire(partition.log.segments[:2])
-    # As an opening leaves it.
+    # As after opening the log.
     partition.log.durability.away.asked = 0
     play.run(RETENTION_MS)
     assert play.segment_files(partition) == 4
@@ -232,7 +232,7 @@ def test_a_removal_that_waits_for_long_is_one(play: Play, monkeypatch: pytest.Mo
 
 
 def test_a_clock_that_is_set_back_between_two_turns_deletes_nothing(play: Play) -> None:
-    """Old records that have just been written: by the time of their writing they stay, and that is moved with it."""
+    """The records are old but were just written: retention goes by write time, and that moves with the clock."""
     old, new = (play.make(name, replace(SMALL, retention_ms=12 * HOUR_MS)) for name in ("old", "new"))
     play.run(1_000)
     for partition in (old, new):
@@ -291,7 +291,7 @@ def test_the_end_comes_while_segments_go(play: Play) -> None:
 
 
 def test_many_logs_are_looked_at_some_in_each_turn(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And one that is deleted before it is looked at is left alone."""
+    """A log that is deleted before its turn is skipped."""
     monkeypatch.setattr(housekeeping, "LOOKS_AT_ONCE", 2)
     looked: list[str] = []
     partitions = [play.make(name, COMPACT) for name in "abcde"]
@@ -426,7 +426,7 @@ def test_compaction_keeps_the_latest_of_each_key(play: Play) -> None:
 
 
 def test_nothing_is_compacted_while_the_disk_is_full(play: Play) -> None:
-    """A compaction writes a log anew: it would take the room that the reserve gave back for the metadata."""
+    """Compaction rewrites a log: it would take the space that the reserve released for the metadata."""
     partition = play.make("pond", COMPACT)
     play.append_safely(partition, b"a", b"b", b"a", b"c", b"last")
     play.store.files.room.is_short = True

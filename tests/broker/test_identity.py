@@ -1,4 +1,4 @@
-"""Who is asking, by the listener that they came in by and the certificate that they have shown."""
+"""The principal of a connection, from its listener and its client certificate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEVERAL = {
 
 
 def arrive(desk: Any, make_link: Any, listener: str, certificate: str | None = None) -> Any:
-    """A peer on this listener; its connection once it has shown its certificate."""
+    """A peer connects to this listener; returns its connection once it has presented its certificate."""
     link = make_link()
     link.listener = listener
     link.is_encrypted = listener != "CLEAR"
@@ -56,7 +56,7 @@ def test_a_certificate_that_no_rule_knows_lets_nobody_in(several: Any, make_link
     [
         ("NODES", "CN=node,OU=mill", True),
         ("NODES", "CN=alice,OU=mill", False),
-        # As in Kafka: nodes that go over from one listener to another come by both for a while.
+        # As in Kafka: nodes that move from one listener to another use both for a while.
         ("USERS", "CN=node,OU=mill", True),
         ("CLEAR", None, False),
     ],
@@ -78,7 +78,7 @@ def test_each_client_is_told_the_addresses_of_its_own_listener(several: Any, mak
         told[listener] = [port for _, _, port, _ in several.broker.contexts.node.addresses_for(connection)]
     assert told == {"CLEAR": [9092], "NODES": [9093], "USERS": [9094]}
     (me,) = several.broker.image.brokers.values()
-    # First the one for nodes: who connects to a node takes that.
+    # The inter-broker listener comes first: other nodes connect to the first one.
     assert [(each.name, each.security_protocol) for each in me.end_points] == [
         ("NODES", 1),
         ("CLEAR", 0),
@@ -98,7 +98,7 @@ def test_where_a_certificate_is_only_asked_for_nodes_show_theirs(
 
 @pytest.mark.parametrize("asked", ["requested", "required"])
 def test_where_a_certificate_is_asked_for_rights_are_too(make_desk: Any, make_link: Any, asked: str) -> None:
-    """Whoever shows none is nobody, and may do nothing: what nobody allows is denied."""
+    """A client without a certificate is anonymous and may do nothing: what no ACL allows is denied."""
     desk = make_desk({**FILES, "listen.protocol": "SSL", "ssl.client.auth": asked, "super.users": "User:CN=admin"})
     assert desk.broker.access.is_on
     nobody = arrive(desk, make_link, "SSL")
@@ -115,7 +115,7 @@ def test_a_listener_that_asks_for_no_certificate_asks_for_no_rights(make_desk: A
 def test_who_begins_handshakes_and_leaves_them_takes_no_place_of_those_who_come_in(
     make_desk: Any, make_link: Any
 ) -> None:
-    """On a listener without a login, too: there may be as many of them as may be there that have not logged in."""
+    """On a listener without a login too: unfinished handshakes are limited like unauthenticated connections."""
     desk = make_desk({**SEVERAL, "login.max.connections": "5"})
     idle = []
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Nobody but the broker changes the topics that coordinators live in: whichever way a client tries."""
+"""Only the broker changes the coordinators' topics, whichever request a client tries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def caller(make_desk: Any) -> Any:
 
 @pytest.mark.parametrize("topic", OWN)
 def test_no_partitions_are_added(caller: Any, topic: str) -> None:
-    """The number of partitions says where a group lives: with another one it would be looked for elsewhere."""
+    """The partition count determines a group's coordinator: with another count, groups would be looked up
+    elsewhere.
+    """
     wanted = m.CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=4)
     (result,) = caller.ask(m.CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3).results
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -94,14 +96,14 @@ def begun(caller: Any) -> Any:
 
 
 def in_transaction(caller: Any) -> list[str]:
-    """The topics of it."""
+    """The topics in the transaction."""
     (state,) = caller.ask(m.DescribeTransactionsRequest(transactional_ids=["tx"]), 0).transaction_states
     return [each.topic for each in state.topics]
 
 
 @pytest.mark.parametrize("topic", OWN)
 def test_they_have_no_part_in_a_clients_transaction(caller: Any, topic: str, make_batch: Any) -> None:
-    """Its end is written into every partition of it."""
+    """The end of a transaction writes a marker into every one of its partitions."""
     caller.desk.create("pond")
     producer = begun(caller)
     kind = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
@@ -139,7 +141,9 @@ def test_they_have_no_part_in_a_clients_transaction(caller: Any, topic: str, mak
 
 @pytest.mark.parametrize("topic", [*COORDINATORS, "__consumer.offsets", "__transaction.state", "__share_group_state"])
 def test_a_client_does_not_make_them_or_what_would_stand_in_their_way(make_desk: Any, topic: str) -> None:
-    """Made like other topics they would lose offsets to retention; a name alike would keep them from being made."""
+    """Created like other topics, they would lose offsets to retention; a colliding name would block their
+    creation.
+    """
     caller = make_desk().connect()
     wanted = m.CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
     (result,) = caller.ask(m.CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7).topics

@@ -1,4 +1,4 @@
-"""Which in-sync replicas a leader asks for, when, and what it makes of the answer."""
+"""Which ISR changes a leader requests, when, and how it handles the responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAG_MS = 10_000
 
 
 class Play:
-    """Node 1 leads partitions with replicas 1, 2, 3; the test is the controller and the followers."""
+    """Node 1 leads partitions with replicas 1, 2, 3; the test plays the controller and the followers."""
 
     def __init__(self, make_batch: Callable[..., memoryview], partitions: int = 1) -> None:
         self.clock = VirtualClock()
@@ -82,7 +82,7 @@ class Play:
         self.clock.run_for(1)
 
     def wanted(self) -> list[dict[int, str]]:
-        """What was asked for so far: by request, and there by partition."""
+        """The ISRs requested so far, by request and by partition."""
         return [
             {
                 part.partition_index: "".join(str(each.broker_id) for each in part.new_isr_with_epochs)
@@ -159,7 +159,7 @@ def test_a_withdrawal_is_sent_again_until_the_metadata_tells(play: Play) -> None
 
 
 def test_a_controller_that_raises_no_epoch_leaves_nothing_open(play: Play) -> None:
-    """One of an earlier version."""
+    """A controller of an earlier version."""
     play.append()
     play.fetch(2, 1)
     play.fetch(3, 1)
@@ -250,7 +250,7 @@ def test_a_loop_that_stood_still_reads_first_and_judges_then(play: Play) -> None
     play.fetch(2, 1)
     play.clock.run_for(LAG_MS // 2 - 10)
     play.append()
-    # The look that is due by now comes late: so long nobody could be heard.
+    # The check that is due now runs late: no fetch could be received during the stall.
     timer = play.keeper._timer
     assert timer is not None
     timer.cancel()
@@ -281,7 +281,7 @@ def test_a_keeper_that_was_stopped_asks_for_nothing(play: Play) -> None:
     assert play.wanted() == []
 
 
-# A disk that does not write.
+# A disk that stops writing.
 
 
 def test_a_leader_whose_log_has_failed_gives_the_leadership_away(play: Play) -> None:
@@ -355,7 +355,7 @@ def test_a_full_disk_moves_the_leadership_unless_there_is_room_again_soon(play: 
 
 
 def test_a_replica_that_does_not_know_where_the_log_begins_does_not_join(play: Play) -> None:
-    """An acknowledged DeleteRecords would be undone if it led next."""
+    """An acknowledged DeleteRecords would be undone if this replica led next."""
     play.append()
     play.fetch(2, 1)
     play.pond.log.delete_before(1)

@@ -1,4 +1,4 @@
-"""A partition of several replicas on the node that leads it: followers fetch by hand, clients come by the wire."""
+"""A replicated partition on its leader: the test plays the followers' fetches, and clients connect over the wire."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FETCH_VERSION = 18
 
 
 class Play:
-    """Node 1 leads `pond`; 2 and 3 are registered, and are played by the test."""
+    """Node 1 leads `pond`; the test plays nodes 2 and 3, which are registered."""
 
     def __init__(self, make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], **configs: str) -> None:
         self.desk = make_desk({})
@@ -88,11 +88,11 @@ class Play:
         self.followers.get(node_id, self.reader).send(request, FETCH_VERSION)
 
     def fetched(self, node_id: int) -> list[Any]:
-        """For each answer: the base offsets of the batches, the name of the error, or where the logs part."""
+        """For each response: the base offsets of the batches, the name of the error, or the diverging offset."""
         return [answer_of(reply) for reply in self.followers.get(node_id, self.reader).replies()]
 
     def ask(self, node_id: int, offset: int, **fields: Any) -> Any:
-        """Fetch and wait for nothing."""
+        """Fetch without waiting."""
         self.fetch(node_id, offset, wait_ms=0, **fields)
         self.desk.run(1)
         (answer,) = self.fetched(node_id)
@@ -342,7 +342,7 @@ def test_only_a_fetch_of_our_own_history_counts(play: Play, fields: dict[str, in
 def test_an_epoch_begins_before_anything_is_written_in_it(play: Play) -> None:
     play.produce(acks=LEADER)
     play.lead(epoch=7, partition_epoch=11)
-    # It led in an epoch of which nobody else has a record, and must forget that.
+    # The replica led in an epoch that no other replica has a record of, and must truncate it.
     assert play.ask(2, 1, epoch=7, last_epoch=6) == ("parts", 5, 1)
     assert play.ask(2, 1, epoch=7, last_epoch=7) == []
 
@@ -383,7 +383,7 @@ def test_which_of_the_leaders_own_records_count(
     at_once = play.acknowledged()
     play.desk.run(50)
     assert (at_once, play.acknowledged()) == (([], [0]) if flush_ack == "always" else ([0], []))
-    # Alone in sync, only a disk is left to keep it.
+    # With only the leader in the ISR, the disk is the only copy.
     play.lead("1", partition_epoch=11)
     play.produce()
     at_once = play.acknowledged()
@@ -448,7 +448,7 @@ def test_records_are_deleted_once_the_replicas_that_are_there_have_followed(play
     play.fetch(2, 1, start=1)
     play.desk.run(50)
     assert play.reader.replies() == []
-    # Whoever is gone deletes when he is back.
+    # A replica that is offline deletes the records when it returns.
     play.desk.broker.image.replay(BrokerRegistrationChangeRecord(3, 103, fenced=1))
     play.fetch(2, 1, start=1)
     play.desk.run(50)
@@ -513,7 +513,7 @@ def test_records_are_deleted_without_a_follower_that_is_gone(play: Play) -> None
 
 
 def test_records_are_not_deleted_for_good_while_too_few_are_in_sync(play: Play) -> None:
-    """Who has left the ISR then may lead again, and would have them still."""
+    """A replica that left the ISR before the delete may lead again, and would still have the records."""
     play.produce(acks=LEADER)
     for node_id in (2, 3):
         play.fetch(node_id, 1, last_epoch=EPOCH)

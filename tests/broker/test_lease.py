@@ -33,7 +33,7 @@ class Machine:
         self.lease_clock = LeaseClock(self.clock, self.settings)
 
     def passed_ms(self, during: int) -> int:
-        """How much time leases count while this much passes."""
+        """How much lease time elapses while this much time passes."""
         before_ms = self.lease_clock.now_ms()
         self.sim.run_for(during)
         return self.lease_clock.now_ms() - before_ms

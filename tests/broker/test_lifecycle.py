@@ -1,4 +1,6 @@
-"""A broker and a controller that is played: registration, heartbeats, leaving, what one leaves for the next."""
+"""A broker against a scripted controller: registration, heartbeats, shutdown, and what one run leaves for the
+next.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ DISK_ID = UUID(int=77)
 
 
 class Stage:
-    """One host, and a controller whose answers the test gives."""
+    """One host, and a controller whose responses the test gives."""
 
     def __init__(self) -> None:
         self.sim = SimWorld(0)
@@ -84,13 +86,13 @@ class Stage:
 
     def _ask(self, request: Any, version: int, timeout_ms: int) -> Later[Any]:
         answer: Later[Any] = Later()
-        # What goes over the wire must fit it.
+        # The request must encode in the version that is sent.
         request.encode(version)
         self.asked.append((request, answer))
         return answer
 
     def next(self, within_ms: int = 1000) -> tuple[Any, Later[Any]]:
-        """What is asked next."""
+        """The next request."""
         self.sim.run_until(lambda: bool(self.asked), within_ms=within_ms)
         (asked,) = self.asked
         self.asked = []
@@ -161,7 +163,7 @@ def test_what_it_supports_is_told_again_to_the_controller_after_an_older_one(sta
     request = stage.register(7)
     told = features_to_record(SUPPORTED)
     assert [each.name for each in request.features] == [each.name for each in told]
-    # The controller was of a version that took no note of it.
+    # The controller's version did not record it.
     stage.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, ()))
     stage.beat()
     stage.beat()
@@ -201,7 +203,7 @@ def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:
 
 
 def test_a_heartbeat_that_no_controller_took_is_said_again_soon(stage: Stage) -> None:
-    """The controller that comes next does not wait as long as a heartbeat's interval for the one before."""
+    """The next controller does not wait a full heartbeat interval because the one before rejected the heartbeat."""
     stage.start()
     stage.register()
     stage.beat()
@@ -244,7 +246,7 @@ def test_a_clean_end_outlives_a_power_cut_and_recovery_that_misses_something_doe
 
 
 def test_a_clean_end_counts_once(stage: Stage) -> None:
-    """The next life writes, and its unsynced records are not covered by it."""
+    """The next run writes, and the clean shutdown does not cover its unsynced records."""
     stage.start()
     stage.register(7)
     stage.next()
@@ -308,7 +310,9 @@ def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(stage: 
 
 
 def test_refusals_with_other_errors_between_them_show_no_other_process(stage: Stage) -> None:
-    """Its last life may count as alive for a session again after each change of the controller."""
+    """The broker's previous incarnation may count as alive for another session after each change of the
+    controller.
+    """
     life = stage.start()
     codes = cycle([ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.KAFKA_STORAGE_ERROR])
     began_ms = stage.sim.clock.now_ms
@@ -320,7 +324,9 @@ def test_refusals_with_other_errors_between_them_show_no_other_process(stage: St
 
 
 def test_who_was_let_in_and_is_not_any_more_is_not_left_half_alive(stage: Stage) -> None:
-    """Another process has taken its id: without a word it would go on, heard by nobody."""
+    """Another process has taken the node id: without an error this one would keep running, cut off from the
+    cluster.
+    """
     life = stage.start()
     failures: list[Exception] = []
     life.shut_out.then(failures.append)

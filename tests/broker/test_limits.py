@@ -1,4 +1,4 @@
-"""Every setting of a topic that a log obeys reaches it."""
+"""Every topic setting that a log uses reaches it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_topic_inherits_from_its_node() -> None:
 
 
 def test_no_limit_is_left_out() -> None:
-    """Whoever gives the log a new limit must say here where it comes from."""
+    """A new limit of the log must be listed here with its source."""
     tested = {name for _, change in CHANGES.values() for name in change}  # type: ignore[attr-defined]
     tested |= {
         "cleanup_delete",

@@ -1,5 +1,5 @@
-"""Requests with lists as long as they may be: none of them is handled in one turn of the loop, and all that holds of
-short ones holds of them. By counts, which are the same on every machine; by time see tests/campaigns/fuzz.py."""
+"""Requests with lists of the maximum length: none is handled in one turn of the loop, and they behave like short
+ones. Work is counted, which gives the same result on every machine; tests/campaigns/fuzz.py measures time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.fuzz.sweep import sweep
 from support.fuzz.target import Target, items_at_once
 
 MANY = 1_300
-"""Partitions: more than are handled at once."""
+"""More partitions than are handled at once."""
 
 BY_NAME = {api.name: api for api in APIS}
 
@@ -50,7 +50,7 @@ def test_no_list_is_read_served_or_written_in_one_turn(scene: Scene, monkeypatch
         return message, end
 
     def encoded(self: Any, version: int) -> Any:
-        # An answer may say several things of each item.
+        # A response may have several entries for each item.
         look_at(self, "response", 3 * AT_ONCE_ITEMS)
         return encode_parts(self, version)
 
@@ -72,7 +72,7 @@ def test_no_list_is_read_served_or_written_in_one_turn(scene: Scene, monkeypatch
 
 
 def test_what_is_handled_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the count above sees it."""
+    """The count above detects it."""
     load = Dispatcher.load
 
     def load_without_slices(dispatcher: Dispatcher) -> None:
@@ -94,7 +94,7 @@ def test_what_is_handled_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture(scope="module")
 def target() -> Target:
     with pytest.MonkeyPatch.context() as patch:
-        # All of their files wait for a sync at once.
+        # All of the partitions' files wait for a sync at once.
         patch.setattr("millpond.sim.world.disk.FILES_MAX", 100_000)
         made = Target(0, replace(OPEN, settings={"max.partitions": "3000", "max.partitions.per.topic": "2000"}))
     made.turn.end = lambda _: None  # type: ignore[method-assign]
@@ -106,7 +106,7 @@ def target() -> Target:
 
 
 class Client:
-    """One connection that sends several requests before it hears of the first."""
+    """One connection that sends several requests before it reads the first response."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -188,7 +188,7 @@ def test_batches_are_appended_in_order_and_answered_as_one(target: Target, clien
     (topic,) = first.responses
     assert [(each.index, each.error_code) for each in topic.partition_responses] == [(at, 0) for at in range(MANY)]
     assert [each.base_offset for each in topic.partition_responses] == before
-    # The small request came after the large one, to partitions that are last and first in it.
+    # The small request came after the large one, for the partitions that are last and first in it.
     assert [each.base_offset for each in second.responses[0].partition_responses] == [
         before[MANY - 1] + 1,
         before[0] + 1,

@@ -1,4 +1,4 @@
-"""Requests that name one impossible topic, with many partitions: what is told of each must not add up."""
+"""Requests that name one invalid topic with many partitions: the name must not be repeated for each of them."""
 
 from __future__ import annotations
 

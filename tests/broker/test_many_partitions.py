@@ -1,4 +1,4 @@
-"""A topic of many partitions is made and deleted in slices: what clients hear of it meanwhile."""
+"""A topic with many partitions is created and deleted in slices: what clients see in between."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def folders(desk: Any) -> list[str]:
 
 @pytest.fixture
 def maker(desk: Any) -> Any:
-    """Has asked for a topic of which some partitions are made."""
+    """A client that has requested a topic, of which some partitions are created."""
     maker = desk.connect()
     maker.send(create(), 5)
     desk.sim.run_until(lambda: len(desk.broker.partitions) > AT_ONCE)
@@ -142,7 +142,7 @@ def test_a_node_that_ends_while_it_makes_a_topic_makes_the_rest_when_it_starts(d
 
 
 def test_every_shard_of_a_coordinator_is_there_when_the_first_who_asks_hears_of_it(make_desk: Any) -> None:
-    """Though somebody else asked first, and the other coordinator's topic is made in between."""
+    """Even if another client asked first, and the other coordinator's topic is created in between."""
     desk = make_desk({"offsets.topic.num.partitions": "50", "transaction.state.log.num.partitions": "50"})
     callers = [desk.connect() for _ in range(3)]
     for caller, key_type in zip(callers, (0, 1, 0), strict=True):
@@ -175,11 +175,11 @@ def test_who_asks_for_a_coordinator_while_its_topic_is_made_waits_for_all_of_it(
     assert len(list(desk.broker.groups.shard_hosts())) == 50
 
 
-# What is long is done in parts. Work is counted, not time: a slow machine proves nothing.
+# Long work is sliced. The tests count work rather than time, which depends on the machine.
 
 
 def steps_until(desk: Any, condition: Any, measure: Any) -> list[int]:
-    """How much each event changed what is measured, until the condition holds."""
+    """How much each event changes the measured value, until the condition holds."""
     changes, before = [], measure()
     while not condition():
         assert desk.sim.clock.step()

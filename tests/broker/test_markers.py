@@ -1,4 +1,4 @@
-"""Markers reach every partition of a transaction, wherever it is led; nobody is told so before it is true."""
+"""Markers reach every partition of a transaction, on any leader; it completes only once all are committed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Peers:
         return later
 
     def answer(self, node_id: int, **codes: ErrorCode) -> None:
-        """Answer what this node was asked last; without codes, all is written."""
+        """Answer the last request; without codes, all markers are written."""
         at = [asked_id for asked_id, _, _ in self.asked].index(node_id)
         _, names, later = self.asked.pop(at)
         result = m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult
@@ -65,7 +65,7 @@ class Peers:
 
 
 class Own:
-    """A partition that this node leads; a marker in it is committed when the test says so."""
+    """A partition that this node leads; the test decides when a marker in it is committed."""
 
     def __init__(self) -> None:
         self.name = TopicPartition("pond", 0)
@@ -86,7 +86,7 @@ class Own:
 
 
 class Play:
-    """This node coordinates; `leaders` says who leads which partition of the topic."""
+    """This node coordinates; `leaders` maps each partition of the topic to its leader."""
 
     def __init__(self, leaders: list[int]) -> None:
         self.sim = SimWorld(1)
@@ -133,7 +133,7 @@ class Play:
         self.markers.on_leaders_changed()
 
     def ends(self, step: Callable[[], None]) -> bool:
-        """Whether this step, and not one before, completes the transaction."""
+        """Whether this step, and none before it, completes the transaction."""
         assert self.completed == []
         assert self.markers.under_way("tx")
         step()
@@ -255,13 +255,13 @@ def test_an_order_that_was_given_anew_and_is_carried_out_late_ends_no_later_tran
     play = Play([B])
     peers = play.begin()
     assert play.ends(lambda: peers.answer(B))
-    # As a coordinator that was loaded again meanwhile gives it, once its log is committed.
+    # The way a coordinator that was reloaded meanwhile orders it, once its log is committed.
     play.begin()
     assert (peers.asked, play.markers.under_way("tx")) == ([], False)
 
 
 def test_who_coordinates_no_more_gives_the_order_up_and_says_nothing_of_it() -> None:
-    """The next coordinator finds the decision in its log, and orders the markers under its own epoch."""
+    """The next coordinator finds the decision in its log, and writes the markers under its own epoch."""
     play = Play([B])
     peers = play.begin()
     heard: list[object] = []

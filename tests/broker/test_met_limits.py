@@ -1,4 +1,4 @@
-"""Limits that hold by default: who meets one is refused, what was there goes on, and the reason names it."""
+"""Default limits: a request over a limit is refused, existing state is unaffected, and the error names the limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Play:
         return self.client.ask(request, version, within_ms=20_000)
 
     def commit(self, group: str, offset: int = 1) -> ErrorCode:
-        """By a consumer that is in no group."""
+        """Commit from a consumer that is in no group."""
         partition = m.OffsetCommitRequest.OffsetCommitRequestPartition(
             partition_index=0, committed_offset=offset, committed_metadata=""
         )
@@ -178,7 +178,7 @@ def test_all_groups_together_keep_only_so_much(stage: Callable[..., Play]) -> No
 
 @pytest.mark.parametrize("authorizer", ["", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"])
 def test_of_a_request_that_waits_for_others_only_little_is_kept(stage: Callable[..., Play], authorizer: str) -> None:
-    """A follower may say what it likes of assignments: nobody reads it, and it waits as long as the leader does."""
+    """A follower may send any assignments: they are ignored, and its request waits as long as the leader's."""
     play = stage(
         group_initial_rebalance_delay_ms="3000",
         authorizer_class_name=authorizer,
@@ -298,7 +298,7 @@ def test_there_are_only_so_many_fetch_sessions(stage: Callable[..., Play], slots
 
 
 def test_no_limit_is_without_end() -> None:
-    """By default, and but for rates of all clients together, which an operator has to choose."""
+    """By default, except for cluster-wide rates, which an operator has to choose."""
     settings = node_settings({})
     endless = [
         setting.name

@@ -1,4 +1,4 @@
-"""Metadata in process: small answers at once, large ones by a worker, both the same."""
+"""Metadata in process: small responses at once, large ones from a worker, both the same."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millpond.wire import messages as m
 def test_a_worker_describes_what_the_loop_would(
     make_desk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    """Ten thousand partitions took a tenth of a second of everybody's time."""
+    """Ten thousand partitions took a tenth of a second of loop time."""
     desk = make_desk()
     desk.create("pond", 3)
     desk.create("weir", 2, cleanup_policy="compact")

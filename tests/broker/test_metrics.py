@@ -1,4 +1,4 @@
-"""What a node says of itself, on simulated worlds: the numbers are those of what was done."""
+"""A node's metrics, in simulated worlds: the numbers match what was done."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Samples = dict[str, float]
 
 
 def samples(text: str) -> Samples:
-    """By name and labels."""
+    """Values by name and labels."""
     found: Samples = {}
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -144,7 +144,7 @@ def test_what_is_written_read_and_acknowledged_is_counted(desk: Any, make_batch:
 
 
 def test_the_acknowledgement_is_timed_from_the_arrival(desk: Any, make_batch: Callable[..., memoryview]) -> None:
-    """The simulated disk takes its time to sync; acks=1 does not wait for it."""
+    """The simulated disk takes time to sync; acks=1 does not wait for it."""
     desk.create()
     caller = desk.connect()
     produce(caller, make_batch(b"quick"), acks=1)
@@ -192,7 +192,7 @@ def test_the_lag_of_a_group_in_records_and_seconds(desk: Any, make_batch: Callab
     maker = desk.broker.contexts.bind(PageMaker)()
     at = '{group="g",topic="pond",partition="0"}'
     for _ in range(2):
-        # The second time the age of the record is remembered, and still grows.
+        # The second time the record's age comes from the cache, and still grows.
         now_ms = desk.sim.clock.wall_ms()
         found = samples(page_of(desk.sim, desk.broker, maker))
         assert found["millpond_group_committed_offset" + at] == 3
@@ -240,10 +240,10 @@ def test_the_end_of_a_transaction_is_no_lag(desk: Any, make_batch: Callable[...,
     desk.sim.run_for(5_000)
     maker = desk.broker.contexts.bind(PageMaker)()
     at = '{group="g",topic="pond",partition="0"}'
-    # Records are at 0 and 2, the ends of their transactions at 1 and 3.
+    # The records are at 0 and 2, their transaction markers at 1 and 3.
     for committed, lag in ((0, 4), (1, 2), (2, 2), (3, 0), (4, 0)):
         commit(caller, committed)
-        # A page is kept for a moment.
+        # A page is cached briefly.
         desk.sim.run_for(2_000)
         found = samples(page_of(desk.sim, desk.broker, maker))
         assert found["millpond_group_lag_records" + at] == lag, committed
@@ -251,7 +251,7 @@ def test_the_end_of_a_transaction_is_no_lag(desk: Any, make_batch: Callable[...,
     commit(caller, 3)
     produce(caller, make_batch(b"b", timestamp=desk.broker.clock.wall_ms()))
     desk.sim.run_for(2_000)
-    # Nothing of the look from before the record is remembered.
+    # Nothing is cached from the scrape before the record.
     found = samples(page_of(desk.sim, desk.broker, maker))
     assert found["millpond_group_lag_records" + at] == 1
     assert 1 < found["millpond_group_lag_seconds" + at] < 5
@@ -290,7 +290,7 @@ def test_rebalances_and_members_are_counted_while_the_group_is_there(desk: Any) 
     desk.broker.rebalances.add("gone", 1, 5)
     page_of(desk.sim, desk.broker)
     assert desk.broker.rebalances.of("gone").times == 0
-    # One that comes while others have their turn has not gone.
+    # A group that is created while others are being collected has not gone.
     steps = desk.broker.contexts.bind(GroupMetrics)()._collect_groups(Exposition())
     next(steps)
     desk.broker.rebalances.add("comes", 1, 5)
@@ -334,7 +334,7 @@ def test_many_partitions_are_told_in_slices_and_once_for_all_who_ask(desk: Any) 
 
 
 class BusyClock:
-    """A clock on which work takes time: so much as somebody says it did."""
+    """A clock on which work takes as long as the test says."""
 
     def __init__(self, clock: Any) -> None:
         self._clock = clock
@@ -454,7 +454,7 @@ def test_a_log_that_has_failed_is_offline(desk: Any) -> None:
 
 
 class Trio:
-    """Three nodes that are one cluster."""
+    """A cluster of three nodes."""
 
     def __init__(self) -> None:
         self.sim = SimWorld(7)

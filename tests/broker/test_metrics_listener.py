@@ -1,4 +1,4 @@
-"""Who may ask a node how it is, and what is answered: over a link that tells what was done to it."""
+"""Who may scrape a node and what is served, over a link that records what is done to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Web:
-    """A listener of a broker in the simulated world, and whoever comes."""
+    """A listener of a broker in the simulated world, and its clients."""
 
     def __init__(self, desk: Any, make_link: Any, host: str = "127.0.0.1") -> None:
         self.desk = desk
@@ -32,9 +32,9 @@ class Web:
         return self
 
     def close(self) -> None:
-        """Nobody comes any more."""
+        """Stop accepting."""
 
-    # What a test does.
+    # Called by tests.
 
     def visit(self) -> Any:
         link = self.make_link()
@@ -49,7 +49,7 @@ class Web:
         return answer(link)
 
     def begin_reading(self) -> Any:
-        """Somebody who has asked for /metrics, has his answer, and takes nothing of it yet."""
+        """A client that has requested /metrics, whose response is ready, and that has read none of it yet."""
         link = self.visit()
         link.stuck = True
         link.say(SCRAPE)
@@ -193,7 +193,7 @@ def test_idle_connections_give_way_the_oldest_first(web: Web) -> None:
 
 
 def test_health_is_told_whatever_scrapers_do(web: Web) -> None:
-    """As many as come wait for a page or do not read theirs, and nobody among them ever leaves."""
+    """The maximum number of clients wait for a page or do not read theirs, and none of them ever disconnects."""
     readers = [web.begin_reading() for _ in range(SCRAPES_MAX)]
     idle = [web.visit() for _ in range(2 * VISITS_MAX)]
     for _ in range(3):
@@ -254,7 +254,7 @@ def test_a_page_is_packed_for_those_who_can_unpack_it(web: Web) -> None:
         links.append(raw_answer(link))
     assert [headers.get("content-encoding") for _, headers, _ in links] == ["gzip", "gzip", None, None]
     assert all(int(headers["content-length"]) == len(body) for _, headers, body in links)
-    # All within a second: it is one page.
+    # All requests fall within one second, so they get the same page.
     texts = {gzip.decompress(body) if headers.get("content-encoding") else body for _, headers, body in links}
     assert texts == {plain[2].encode()}
     assert len(links[0][2]) < len(links[2][2]) / 3

@@ -1,4 +1,4 @@
-"""A producer that stays with a node that does not lead hears once that nobody does, and then who."""
+"""A producer that keeps using a node that does not lead first hears of no leader, and then of the current one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A link that logs in first: its owner sees none of it, and tells nothing to whoever does not know the password."""
+"""A link that authenticates first: its owner does not see the exchange, and sends nothing before the peer has proved
+that it knows the password.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ USER = NodeUser("node", "known to all")
 
 
 class Owner:
-    """Who wants a link."""
+    """The owner of a link."""
 
     def __init__(self) -> None:
         self.heard = bytearray()
@@ -56,7 +58,7 @@ class Play:
         self.server = Scram(USER.mechanism, known, "server")
 
     def answer(self) -> str:
-        """Let the broker answer what was asked; what it was."""
+        """Let the broker answer the last request, and return that request."""
         (frame,) = self.below.frames()
         header = decode_request_header(frame)
         assert header.client_id == "millpond-node-2"

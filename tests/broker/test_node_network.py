@@ -1,4 +1,4 @@
-"""A node goes to another one that asks who comes: it logs in first, and whoever asks sees none of that."""
+"""A node connects to one that requires authentication: it logs in first, without involving the caller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOGIN = {
 
 
 class Desk:
-    """A node, and one that asks it from another host."""
+    """A node, and a caller on another host."""
 
     def __init__(self, password: str | None = "sesame", texts: dict[str, str] | None = None) -> None:
         self.sim = SimWorld(3)
@@ -141,7 +141,7 @@ def test_a_node_that_could_not_be_let_in_does_not_start(texts: dict[str, str], r
 
 
 def certified(number: int, name: str = "CN=node") -> dict[str, str]:
-    """In the simulated world the name of the file stands for the name in the certificate."""
+    """In the simulated world the file's name serves as the name in the certificate."""
     return {
         "node.id": str(number),
         "cluster.nodes": ",".join(f"{n}@host-{n}:9092" for n in (1, 2, 3)),

@@ -1,4 +1,4 @@
-"""A partition that is not open here exists all the same: nobody hears that it does not."""
+"""A partition that is not open here still exists: no response says that it does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.wire import messages as m
 
 @pytest.fixture
 def caller(desk: Any) -> Any:
-    """A topic of two partitions; the log of the second cannot be opened."""
+    """A topic with two partitions; the second one's log cannot be opened."""
     desk.create("pond", 2)
     partitions = desk.broker.partitions
     partitions.discard(partitions.get("pond", 1))

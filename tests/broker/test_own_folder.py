@@ -1,4 +1,4 @@
-"""Whose data folder this is, on disk, and what becomes of that in a copy."""
+"""The identity of a data folder on disk, and what becomes of it in a copy."""
 
 from __future__ import annotations
 

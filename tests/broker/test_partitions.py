@@ -1,4 +1,4 @@
-"""A partition: what it refuses, whom it wakes, what a reader gets; and the table of all of them."""
+"""A partition: what it rejects, which waiters it wakes, what a reader gets; and the table of all partitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC_ID = UUID(int=7)
 
 
 class Watching:
-    """Somebody who waits for records and counts how often he is woken; once, unless he stays."""
+    """A watcher that waits for records and counts its wakeups; it is removed after one, unless it stays."""
 
     def __init__(self, partition: Partition, *, leaves: bool = False) -> None:
         self.woken = self.dismissed = 0
@@ -90,7 +90,7 @@ class Play:
     def read(
         self, offset: int, bytes_max: int, *, at_least_one_batch: bool = True, **options: int
     ) -> list[list[int]]:
-        """The base offsets of the batches that are found, one list for each range."""
+        """The base offsets of the batches read, one list for each range."""
         found = []
         for part in self.partition.read(offset, bytes_max, at_least_one_batch=at_least_one_batch, **options).ranges:
             data = part.file.read_at(part.position, part.length)
@@ -180,7 +180,7 @@ def numbered(play: Play, sequence: int, epoch: int = 0) -> memoryview:
 
 
 def test_what_follows_a_batch_that_was_refused_for_now_hears_the_same(play: Play) -> None:
-    """Told that it is out of order, its producer would begin a new epoch, and send again what may be written."""
+    """On OUT_OF_ORDER_SEQUENCE_NUMBER the producer would bump its epoch and resend batches that may be written."""
     play.partition.append(numbered(play, 0), zstd=True)
     play.disk.fill()
     assert play.refusal(numbered(play, 1)) == "KAFKA_STORAGE_ERROR"
@@ -193,7 +193,7 @@ def test_what_follows_a_batch_that_was_refused_for_now_hears_the_same(play: Play
 
 
 def test_a_producer_that_retries_through_a_long_outage_is_never_told_that_it_is_out_of_order(play: Play) -> None:
-    """Its first refusal is more than ten seconds old when the disk has space again, its last one is not."""
+    """Its first rejection is more than ten seconds old when the disk has space again, its last one is not."""
     play.partition.append(numbered(play, 0), zstd=True)
     play.disk.fill()
     for _ in range(50):
@@ -225,7 +225,9 @@ def test_a_batch_from_before_those_that_are_remembered_is_told_to_be_written_onc
 
 
 def test_a_producer_that_goes_on_at_the_next_leader_begins_with_what_has_no_answer_yet(play: Play) -> None:
-    """Its first batches went to the leader of before, which stands still: behind a later one they have no place."""
+    """Its first batches went to the previous leader, which is stalled: they could not be appended after a later
+    one.
+    """
     play.partition.follow(view(2, 4, 1, "12", "12"))
     play.partition.follow(view(ME, 5, 2, "12", "1"))
     assert play.refusal(numbered(play, 2)) == "NOT_ENOUGH_REPLICAS"
@@ -244,7 +246,7 @@ def test_nobody_waits_for_ever_for_what_a_producer_may_have_sent_elsewhere(play:
 
 
 def test_the_first_leader_of_all_takes_any_sequence(make_batch: Callable[..., memoryview]) -> None:
-    """Of a topic that was made anew, for example: its producers go on counting."""
+    """For example of a topic that was recreated: its producers continue their sequences."""
     play = Play(make_batch)
     partition = play.make("anew", 0, UUID(int=8))
     partition.follow(view(ME, 0, 0, "12", "12"))
@@ -386,7 +388,7 @@ def test_the_ends_of_epochs(play: Play) -> None:
     assert play.partition.end_of_epoch(3) == (3, 0), "the leader's own epoch, though nothing was written in it"
     play.append(b"a", b"b")
     play.partition.follow(view(ME, 5, 1))
-    # A reader that heard of epoch 4 and got nothing in it must not be sent back to the first record.
+    # A reader that knows epoch 4 but has no records from it must not be sent back to the first record.
     assert play.partition.end_of_epoch(4) == (3, 2)
     play.append(b"c")
     assert play.partition.end_of_epoch(5) == (5, 3)
@@ -470,7 +472,7 @@ def test_the_table_may_change_while_somebody_walks_over_it(play: Play) -> None:
 
 
 def test_a_permission_dies_with_the_leadership_that_asked_for_it(play: Play) -> None:
-    """KAFKA-14884: the transaction may have ended under another leader; written now, the batch would hang."""
+    """KAFKA-14884: the transaction may have ended under another leader; if written now, the batch would hang."""
     partition = play.partition
     permission = permitted(partition.log.producers, 7, 0, 0, 0)
     partition.follow(view(2, 4, 1, "12", "12"))

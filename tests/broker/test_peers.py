@@ -1,4 +1,4 @@
-"""A node asks others by their ids: where they are is looked up each time, and who is unknown is lost at once."""
+"""A node sends requests to others by id: addresses are looked up each time, and an unknown id fails at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millpond.wire import messages as m
 
 
 class Desk:
-    """Two nodes that are alone, and one who asks them."""
+    """Two standalone nodes, and a caller."""
 
     def __init__(self) -> None:
         self.sim = SimWorld(5)
@@ -93,7 +93,7 @@ def test_a_node_is_reached_by_its_listener_of_the_same_name_as_ours() -> None:
     for image in (registered(clear, safe), registered(safe, clear)):
         assert NodeAddresses(by_safe, image)(2) == ("two", 2)
         assert NodeAddresses(by_clear, image)(2) == ("two", 1)
-    # By another name where the same is spoken; not where another is.
+    # A listener of another name is used if its protocol is the same, not otherwise.
     assert NodeAddresses(by_safe, registered(clear, BrokerEndpoint("TLS", "two", 7, SSL)))(2) == ("two", 7)
     assert NodeAddresses(by_safe, registered(clear))(2) is None
     told = NodeAddresses(by_safe, registered(clear, safe)).by_listener("PLAINTEXT")

@@ -1,4 +1,4 @@
-"""A coordinator on another node is asked once a turn for all that is wanted, and its silence is no permission."""
+"""A coordinator on another node gets one request a turn for all that is pending; no response is no permission."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Play:
         )
 
     def turn(self) -> list[str]:
-        """What is asked in this turn of the loop: the node, and what it is asked."""
+        """The requests of this turn of the loop, with the nodes they go to."""
         self.sim.run_for(0)
         return [
             f"{node_id}: "
@@ -74,7 +74,7 @@ class Play:
         ]
 
     def answer(self, code: ErrorCode = ErrorCode.NONE) -> list[str]:
-        """Answer everything with this; what is heard then."""
+        """Answer everything with this, and return the results."""
         asked, self.asked = self.asked, []
         for _, request, later in asked:
             results = [

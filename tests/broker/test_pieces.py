@@ -1,4 +1,6 @@
-"""A request that is cut: its pieces have all of it, in order, none has too much, and the answers become one."""
+"""A request that is sliced: the slices contain all of it, in order and within the limit, and the responses are
+merged.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ MARKERS = way("markers.topics.partition_indexes", "markers.topics.partition_inde
 
 
 def markers_of(draw: Random) -> m.WriteTxnMarkersRequest:
-    """Random sizes, of all kinds: empty ones too."""
+    """Random sizes of all kinds, including empty lists."""
 
     def indexes() -> list[int]:
         return [draw.randrange(99) for _ in range(draw.choice((0, 1, 3, 240, 250, 251, 1200)))]
@@ -46,7 +48,7 @@ def test_pieces_put_together_are_the_whole(seed: int) -> None:
     whole = markers_of(Random(seed))
     data = whole.encode(1)
     pieces = list(MARKERS.cut(whole, 3_000))
-    # What goes on from piece to piece is counted in neither.
+    # What continues from one slice to the next is counted in neither.
     assert all(weight(piece) <= 1 + MARKERS.items + len(MARKERS.of) - 1 for piece, _ in pieces)
     assert len(pieces) <= 1 + 2 * weight(whole) // MARKERS.items + 1
     assert MARKERS.join(pieces) == Markers.decode(data, 1)[0]
@@ -128,9 +130,9 @@ def test_in_steps_messages_are_read_and_written_as_at_once() -> None:
             except MalformedMessage:
                 continue
             turns, (again, again_end) = taken(kind.decode_in_steps(body, version, 0, 1 << 31))
-            # By their bytes: what is no number is not the same as itself.
+            # Compare the bytes: NaN does not equal itself.
             assert (again.encode(version), again_end) == (message.encode(version), end), api.name
-            # Numbers are read all at once; they take no time.
+            # Lists of numbers are read all at once and take no time.
             assert turns >= _structs(message) // 500
             encoded_turns, parts = taken(message.encode_in_steps(version))
             assert b"".join(parts) == message.encode(version)
@@ -183,7 +185,7 @@ def answered_group(name: str, code: ErrorCode, partitions: list[int]) -> m.Offse
 
 @pytest.mark.parametrize("failed", [0, 1, 2])
 def test_a_group_of_which_one_piece_failed_has_failed(failed: int) -> None:
-    """Half of its offsets would pass for all of them, and its consumers would begin where they must not."""
+    """Half of its offsets would pass for all of them, and its consumers would start at the wrong position."""
     codes = [ErrorCode.NOT_COORDINATOR if number == failed else ErrorCode.NONE for number in range(3)]
     answers = [(answered_group("crew", code, [number]), 2) for number, code in enumerate(codes)]
     (group,) = OFFSETS.join(answers).groups

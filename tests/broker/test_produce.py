@@ -1,4 +1,4 @@
-"""Produce in process: the quick way and the general one, what an acknowledgement waits for, and what is refused."""
+"""Produce in process: the short and the general path, what an acknowledgement waits for, and what is rejected."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from millpond.wire.records import Record, decode_batch, encode_batch
 
 VERSIONS = range(3, 14)
 ASKED: Any = SimpleNamespace(settings=node_settings({}))
-"""What the oldest requests need of a broker."""
+"""What the oldest requests need from a broker."""
 SLOW_MS = 100_000
-"""So long may a worker take when the test wants nothing to be synced."""
+"""How long a worker takes when the test wants nothing to be synced."""
 
 
 class Play:
-    """A broker with a topic, a producer connected to it, and the way that its requests take."""
+    """A broker with a topic, a producer connected to it, and the path that its requests take."""
 
     def __init__(self, make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], **configs: str) -> None:
         self.desk = make_desk()
@@ -85,7 +85,7 @@ class Play:
         self.producer.send(self.request(version, *records, acks=acks, **fields), version, is_answered=acks != 0)
 
     def answers(self) -> list[tuple[int, int]]:
-        """Error and base offset of each partition that was answered since the last time."""
+        """Error and base offset of each partition answered since the last call."""
         return [
             (partition.error_code, partition.base_offset)
             for reply in self.producer.replies()
@@ -315,7 +315,7 @@ def test_a_failed_sync_is_never_an_acknowledgement(play: Play, is_short: bool) -
     play.desk.run(200)
     broken = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
     assert play.answers() == [broken, broken, (0, 0)]
-    # The log stays closed though the disk is well again.
+    # The log stays closed even though the disk works again.
     play.send(9, (0, play.batch(b"d")), acks=1)
     assert play.answers() == [broken]
 
@@ -378,7 +378,9 @@ def test_a_transaction_must_be_acknowledged(play: Play) -> None:
 def test_records_that_wait_for_the_coordinator_outlive_the_shared_buffer(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One partition may write at once, the other must ask: none of their bytes may be another client's by then."""
+    """One partition may be written at once, the other needs a permission: the buffer may hold another client's bytes
+    by then.
+    """
     waits: list[Later[Any]] = []
 
     def ask(*_: Any) -> Later[Any]:
@@ -400,7 +402,7 @@ def test_records_that_wait_for_the_coordinator_outlive_the_shared_buffer(
 def test_a_partition_that_appears_while_the_coordinator_is_asked_takes_no_records(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody asked whether it is part of the transaction, nor whether this client may write to it."""
+    """Neither the coordinator nor the authorizer was asked about this partition."""
     wait: Later[Any] = Later()
     find, absent = general_path._partition_or_absence, {1}
 
@@ -416,7 +418,7 @@ def test_a_partition_that_appears_while_the_coordinator_is_asked_takes_no_record
     assert play.desk.broker.partitions.get("pond", 1).log.end_offset == 0
 
 
-# What ends the connection, and versions of long ago.
+# What closes the connection, and ancient versions.
 
 
 @pytest.mark.parametrize("index", [0, 7])
@@ -434,7 +436,7 @@ def test_acks_that_mean_nothing_are_refused(play: Play) -> None:
 
 
 def old_body(*names: bytes, partitions: int = 2) -> bytes:
-    """A request of versions 0-2 with records that nobody reads."""
+    """A request of versions 0-2, with records that are never read."""
     records = b"".join(pack(">ii3s", index, 3, b"xyz") for index in range(partitions))
     topics = (pack(">h", len(name)) + name + pack(">i", partitions) + records for name in names)
     return pack(">hii", 1, 1000, len(names)) + b"".join(topics)
@@ -458,7 +460,7 @@ def test_old_formats_are_refused_for_each_partition(version: int) -> None:
         b"",
         pack(">hii", 1, 0, 1) + pack(">h1si", 1, b"a", 1) + pack(">ii", 0, -1),
         pack(">hii", 1, 0, 1) + pack(">h1si", 1, b"a", 1) + pack(">i", 0),
-        # A name of negative length would send the reader back to where it was, two thousand million times.
+        # A name of negative length would move the reader back to where it was, two billion times.
         pack(">hii", 1, 0, (1 << 31) - 1) + pack(">hi", 0, 0) + pack(">hi", -6, 0),
     ],
     ids=["nothing", "negative size", "no size", "negative name"],

@@ -1,4 +1,4 @@
-"""The short and the general path of Produce answer and write the same."""
+"""The short and the general path of Produce give the same responses and write the same records."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Stage:
 
 
 class Author:
-    """Makes valid and invalid requests."""
+    """Generates valid and invalid requests."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -160,7 +160,7 @@ def test_both_paths_answer_and_write_the_same(make_desk: Callable[..., Any], see
                 for stage in stages:
                     stage.desk.run(lasts_ms)
             case "fill":
-                # With little space left a write stops in the middle of a batch.
+                # With little space left, a write stops in the middle of a batch.
                 left_bytes = random.choice((0, 0, 30, 100, 700))
                 for stage in stages:
                     stage.desk.disk.fill(left_bytes)
@@ -189,7 +189,7 @@ def test_small_and_valid_requests_take_the_short_path(make_desk: Callable[..., A
         for acks in (1, -1):
             stage.send(0, version, acks, "plain", 0, encode_batch([Record(0, WALL_START_MS, None, b"v")]))
     stage.desk.run(100)
-    # Not the first one of a log: its segment has no age yet, and its leader epoch has not begun.
+    # Not the first batch of a log: its segment has no age yet, and its leader epoch has not begun.
     assert stage.taken == {"short": 21, "general": 1}
     assert len(stage.hear()[0]) == 22
 

@@ -1,4 +1,4 @@
-"""Ids come from committed blocks, each once, in the order in which they were asked for."""
+"""Producer ids come from committed blocks, each once, in request order."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Play:
         return self.asked[-1]
 
     def block(self, block: ProducerIdBlock) -> list[str]:
-        """The block that was asked for is there; what is heard then."""
+        """The requested block arrives; returns the ids that are handed out."""
         self.asked.pop(0).finish(block)
         heard, self.heard = self.heard, []
         return heard

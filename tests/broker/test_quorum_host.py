@@ -1,4 +1,4 @@
-"""Several nodes as one quorum in the simulated world: they elect a leader, commit, fail over and come back."""
+"""Several nodes as one quorum in the simulated world: they elect a leader, commit, fail over and return."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = ",".join(f"{number}@{name}:9092" for number, name in enumerate(NAMES, 1)
 
 
 class Quorum:
-    """Three nodes, and what is asked of whoever leads."""
+    """Three nodes, and the requests to their leader."""
 
     def __init__(self, seed: int = 0) -> None:
         self.sim = SimWorld(seed)
@@ -43,7 +43,7 @@ class Quorum:
         return [node for node in self.nodes if node.is_up and node.broker.controller.is_active]
 
     def leader(self, within_ms: int = 5_000) -> SimNode:
-        """The active controller, as soon as there is one."""
+        """The active controller, once there is one."""
         self.until(lambda: bool(self.active()), within_ms)
         return self.active()[0]
 
@@ -54,7 +54,7 @@ class Quorum:
         ]
 
     def submit(self, node: SimNode) -> list[Any]:
-        """Commit a setting of no effect; what was answered so far."""
+        """Commit a setting without effect; returns the responses so far."""
         self.written += 1
         record = ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, "test", str(self.written))
         answers: list[Any] = []
@@ -63,7 +63,7 @@ class Quorum:
         return answers
 
     def write(self, within_ms: int = 3_000) -> None:
-        """Commit something at whoever leads, and see it on every node that runs."""
+        """Commit a value on the leader, and wait for it on every running node."""
         answers = self.submit(self.leader())
         self.until(lambda: answers == [self.written], within_ms)
         self.until(self.has_settled, within_ms)
@@ -72,7 +72,7 @@ class Quorum:
         return controller.image.config_of(ALL_BROKERS).get("test")
 
     def has_settled(self) -> bool:
-        """Whether all nodes that run know the last value and the same image."""
+        """Whether all running nodes have the last value and the same image."""
         images = [each.image for each in self.controllers()]
         return all(self.value(each) == str(self.written) for each in self.controllers()) and all(
             image == images[0] for image in images
@@ -165,7 +165,7 @@ def test_what_was_answered_outlives_a_power_cut_of_all(quorum: Quorum) -> None:
 
 
 def test_what_a_lost_leader_wrote_alone_is_dropped(quorum: Quorum) -> None:
-    """It comes back with records that nobody else has: they are cut off, and the others' take their place."""
+    """It returns with records that no other node has: they are truncated and replaced by the others'."""
     quorum.write()
     leader = quorum.leader()
     for node in quorum.nodes:
@@ -183,7 +183,7 @@ def test_what_a_lost_leader_wrote_alone_is_dropped(quorum: Quorum) -> None:
     quorum.until(quorum.has_settled, within_ms=10_000)
     assert quorum.written == lost + 1
     logs = [each.broker.controller.log for each in (leader, other)]
-    # At any moment the leader may have written what the others do not have yet: that this one is back, for example.
+    # At any moment the leader may have records that the others lack, for example that this node is back.
     quorum.until(lambda: logs[0].end_offset == logs[1].end_offset)
     assert logs[0].read_batches(0, 1 << 24) == logs[1].read_batches(0, 1 << 24)
 
@@ -253,7 +253,7 @@ def test_a_wiped_node_comes_back_as_a_new_voter_and_counts_again_once_it_has_cau
 
 
 def test_a_wiped_node_and_another_elect_nobody(quorum: Quorum) -> None:
-    """The wiped one may have had what the other has not: without the third nobody knows."""
+    """The wiped node may have had records that the other lacks: only the third one knows."""
     quorum.write()
     leader = quorum.leader()
     wiped, other = [node for node in quorum.nodes if node is not leader]
@@ -303,7 +303,7 @@ def test_a_leader_that_cannot_read_its_log_lets_another_lead() -> None:
     quorum.submit(leader)
     quorum.until(lambda: any(node is not leader for node in quorum.active()), 10_000)
     leader.disk.heal()
-    # It may have met the fault while it cut its log back; then it ends.
+    # If the fault hits while the node truncates its log, it exits.
     quorum.sim.run_for(1_000)
     assert leader.is_up or leader.start()
     quorum.write(10_000)
@@ -323,7 +323,7 @@ def test_a_node_whose_metadata_log_fails_ends_and_the_others_go_on() -> None:
 
 
 def confirm(leader: SimNode) -> list[object]:
-    """Ask for a proof that a node leads now; what came of it."""
+    """Request a proof that the node leads now, and return the outcome."""
     controller, answers = leader.broker.controller, []
     controller.confirm_leadership(controller.lease_clock.now_ms()).then(answers.append, answers.append)
     return answers

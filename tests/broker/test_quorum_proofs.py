@@ -1,4 +1,4 @@
-"""Until when a leader of the quorum was followed for certain."""
+"""Until when a quorum leader certainly had its followers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_fetch_proves_that_its_sender_followed_when_the_answer_before_it_left(
     assert proofs.followed_ms(VOTER, EPOCH) is None, "the answer may never arrive"
     proofs.on_fetch(VOTER, 1, EPOCH)
     assert proofs.followed_ms(VOTER, EPOCH) == 1_000
-    # This one waits for news, and is answered long after it came.
+    # This one waits for new records, and is answered long after it arrived.
     proofs.on_answer(VOTER, 1, EPOCH, 1_500)
     assert proofs.followed_ms(VOTER, EPOCH) == 1_000
     proofs.on_fetch(VOTER, 1, EPOCH)
@@ -30,7 +30,7 @@ def test_fetches_that_lay_in_wait_while_the_process_was_stopped_prove_nothing() 
     proofs = Proofs()
     proofs.on_fetch(VOTER, 1, EPOCH)
     proofs.on_answer(VOTER, 1, EPOCH, 1_000)
-    # Stopped here. The next one was sent before that, and given up; its sender came again by another connection.
+    # Stopped here. The next fetch was sent before that and abandoned; its sender reconnected.
     proofs.on_fetch(VOTER, 1, EPOCH)
     proofs.on_answer(VOTER, 1, EPOCH, 9_000)
     proofs.on_fetch(VOTER, 2, EPOCH)

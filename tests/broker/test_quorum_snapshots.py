@@ -1,4 +1,4 @@
-"""Snapshots end the metadata log that would grow for ever: taken, loaded, sent to whoever is too far behind."""
+"""Snapshots bound the metadata log: they are taken, loaded, and sent to nodes that are too far behind."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_log_whose_beginning_is_lost_is_not_taken_for_whole(play: Play) -> Non
 def test_a_log_that_cannot_be_read_for_a_moment_is_cut_back_by_the_next_try(play: Play) -> None:
     play.start()
     fill(play, 4)
-    # What was written lately is remembered; after a start it must be read.
+    # Recent records are cached; after a restart they must be read from disk.
     play.restart()
     log = play.controller.host.log
     before = log.log.end_offset
@@ -123,7 +123,7 @@ def test_a_cut_waits_for_workers_that_have_files_of_the_log_in_hand(play: Play) 
     log.truncate_to(4)
     ends: list[object] = []
     log.persist().then(ends.append, ends.append)
-    # As long as a disk may hang.
+    # The longest time a disk may hang.
     play.sim.run_for(20_000)
     assert (ends, log.log.end_offset) == ([], before)
     log.log.durability.away.others -= 1
@@ -141,7 +141,7 @@ def test_a_snapshot_that_is_not_whole_is_noticed(play: Play) -> None:
 
 
 def test_whatever_moment_the_power_goes_a_snapshot_loses_nothing() -> None:
-    """Cut the power at each operation on the disk while snapshots are taken and the log is cut behind them."""
+    """Cut the power at each disk operation while snapshots are taken and the log before them is deleted."""
     for cut in range(1, 2000, 7):
         play = Play(seed=cut)
         play.start(OFTEN)
@@ -168,7 +168,7 @@ def test_whatever_moment_the_power_goes_a_snapshot_loses_nothing() -> None:
 
 
 class FoldingQuorum(Quorum):
-    """One whose nodes take snapshots all the time."""
+    """A quorum whose nodes take snapshots all the time."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(seed)
