@@ -1,6 +1,4 @@
-"""A link that authenticates first: its owner does not see the exchange, and sends nothing before the peer has proved
-that it knows the password.
-"""
+"""A link that authenticates first: its owner sees none of it, and sends nothing to a peer without the password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Quotas, asked in process: who has which, what is counted, how long somebody waits, and that others do not."""
+"""Quotas in process: which quota applies, what is counted, how long a client is throttled, and that others are
+not.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ Alter = m.AlterClientQuotasRequest
 Describe = m.DescribeClientQuotasRequest
 
 WINDOWS = {"quota.window.num": "2", "controller.quota.window.num": "1"}
-"""One second's worth may be taken at once."""
+"""One second's worth may be used at once."""
 
 
 class Play:
-    """A node, its clients, and an operator who sets quotas."""
+    """A node, its clients, and an operator that sets quotas."""
 
     def __init__(self, make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -> None:
         self.desk = make_desk(WINDOWS)
@@ -81,7 +83,7 @@ def is_paused(client: Any) -> bool:
     return bool(reads) and reads[-1] == "pause"
 
 
-# Who has which.
+# Which quota applies.
 
 
 def test_the_closest_quota_counts() -> None:
@@ -208,7 +210,7 @@ def test_who_is_not_answered_waits_too(play: Play) -> None:
 
 
 def test_whoever_waits_longer_than_others_may_be_idle_comes_again(play: Play) -> None:
-    """Whether a peer has gone is not seen while nothing is read from it: those that go would be kept for days."""
+    """The node cannot notice that a throttled peer has gone: dead connections would be kept for days."""
     play.set({"user": "alice"}, producer_byte_rate=1)
     client = play.client(user="alice")
     assert play.produce(client, 1_000_000).throttle_time_ms > 900_000_000
@@ -307,7 +309,7 @@ def test_a_session_goes_on_while_its_consumer_waits_and_none_begins(play: Play) 
     assert (told.session_id, told.responses) == (0, [])
     assert told.throttle_time_ms > 0
     assert len(play.desk.broker.fetch_sessions) == sessions
-    # The one that is known goes on where it was: its epoch counts the answers that had nothing.
+    # The existing session continues: its epoch also counts empty responses.
     again = play.client("app")
     reply = again.ask(_go_on(started.session_id, 2), 12)
     assert (reply.error_code, reply.session_id, reply.responses) == (ErrorCode.NONE, started.session_id, [])
@@ -333,7 +335,7 @@ def test_time_of_the_loop_is_counted_and_nobody_waits_longer_than_a_window(play:
     tick = iter(range(10**9))
 
     class Slow:
-        """A clock by which everything takes its time."""
+        """A clock on which every operation takes time."""
 
         def monotonic_us(self) -> int:
             return clock.monotonic_us() + next(tick) * 5_000
@@ -371,7 +373,7 @@ def test_topics_beyond_the_quota_are_refused_for_now(play: Play) -> None:
     play.set({"user": "alice"}, controller_mutation_rate=4)
     client = play.client(user="alice")
     reply = create(play, client, "a", "b", "c", partitions=3)
-    # Whoever has something left may go beyond it, once.
+    # A client with quota left may exceed it, once.
     assert codes(reply) == {"a": ErrorCode.NONE, "b": ErrorCode.NONE, "c": BEYOND}
     assert 490 < reply.throttle_time_ms <= 500
     assert "controller_mutation_rate" in next(each.error_message for each in reply.topics if each.name == "c")
@@ -429,7 +431,7 @@ def test_only_to_ask_whether_a_topic_could_be_made_costs_nothing(play: Play) -> 
     assert codes(create(play, client, "a")) == {"a": ErrorCode.NONE}
 
 
-# Telling and setting.
+# Describing and altering.
 
 
 def describe(play: Play, *parts: tuple[str, int, str | None], strict: bool = False) -> Any:
@@ -457,7 +459,7 @@ def test_quotas_are_described_as_they_were_set_and_survive_a_restart(play: Play)
     assert play.desk.broker.quotas.is_on
 
 
-# At their limits.
+# Extreme quotas and client counts.
 
 
 def make_topic(client: Any, name: str, partitions: int) -> Any:
@@ -469,7 +471,7 @@ def make_topic(client: Any, name: str, partitions: int) -> Any:
 
 @pytest.mark.parametrize("rate", [5e-324, 1e-308, 1e-300, 1e-9, 1e300, 1.7976931348623157e308])
 def test_a_quota_of_any_size_ends_no_node(play: Play, rate: float) -> None:
-    """Whoever may set quotas has no right to end all nodes, at every start."""
+    """The right to set quotas must not be enough to end all nodes, at every start."""
     client = play.client(user="alice")
     for value in (rate, 1.0, rate):
         play.set({"user": "alice"}, request_percentage=value, controller_mutation_rate=value)
@@ -491,7 +493,7 @@ def test_partitions_that_cannot_be_made_are_not_counted(play: Play) -> None:
 
 
 def test_a_crowd_of_names_takes_nothing_from_another_user(play: Play) -> None:
-    """Mallory has more client ids than are measured one by one."""
+    """Mallory uses more client ids than are tracked individually."""
     play.desk.broker.quotas._buckets._count_max = 10
     play.set({"user": None, "client-id": None}, producer_byte_rate=1000)
     for number in range(50):

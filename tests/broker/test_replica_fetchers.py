@@ -1,4 +1,4 @@
-"""A node follows a leader that the test plays by hand: what it asks, what it makes of the answers."""
+"""A node follows a leader that the test plays: which requests it sends, and how it handles the responses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Reply = m.FetchResponse.PartitionData
 
 
 class LeaderByHand:
-    """One connection's requests, in order; the test answers them."""
+    """The requests of one connection, in order; the test answers them."""
 
     def __init__(self, world: Any) -> None:
         self.asked: list[Any] = []
@@ -57,7 +57,7 @@ class LeaderByHand:
         self._headers.append((header.api_key, header.api_version, header.correlation_id, link))
 
     def answer(self, response: Any) -> None:
-        """The oldest request that has none yet."""
+        """Answer the oldest pending request."""
         api_key, version, correlation_id, link = self._headers.pop(0)
         self.asked.pop(0)
         frame = response_header(api_key, version, correlation_id) + response.encode(version)
@@ -127,7 +127,7 @@ class Desk:
         return bytes(made)
 
     def next(self, *, within_ms: int = 2_000, count: int = 1) -> Any:
-        """The oldest request without an answer."""
+        """The oldest pending request."""
         assert self.sim.run_until(lambda: len(self.leader.asked) >= count, within_ms=within_ms), "nothing was asked"
         return self.leader.asked[0]
 
@@ -159,7 +159,7 @@ def diverging(epoch: int, end_offset: int, index: int = 0) -> Reply:
 
 
 def wishes(request: m.FetchRequest) -> dict[int, tuple[int, int, int]]:
-    """Leader epoch, offset and last epoch by partition."""
+    """Leader epoch, fetch offset and last fetched epoch by partition."""
     return {
         each.partition: (each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch)
         for topic in request.topics
@@ -306,7 +306,7 @@ def test_a_batch_that_was_damaged_on_its_way_is_asked_for_again(desk: Desk) -> N
 
 
 def lead_and_lose(desk: Desk, partition: Partition) -> None:
-    """This node led in epoch 3 and wrote what nobody took over."""
+    """This node led in epoch 3 and wrote records that were never replicated."""
     partition.follow(view(ME, 2, 2, "12", "12"))
     for number in range(20):
         partition.log.append(
@@ -332,7 +332,7 @@ def test_what_the_leader_does_not_have_is_cut_off_on_a_worker(desk: Desk) -> Non
 
 
 def test_a_cut_waits_for_workers_that_have_files_of_the_log_in_hand(desk: Desk) -> None:
-    """A removal that has begun would take files of the same names from the log that begins anew."""
+    """A removal in progress would delete files of the same names from the log that starts over."""
     partition = desk.partition(follows=False)
     lead_and_lose(desk, partition)
     removal = RemovalJob(desk.world.disk, partition.log.folder, away=partition.log.durability.away)
@@ -387,7 +387,7 @@ def test_the_start_of_the_log_follows_the_leaders(desk: Desk) -> None:
 
 
 def test_the_leader_hears_of_a_new_start_when_it_is_on_the_disk(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cluster seed 1200196: whoever deleted records was answered, the follower was killed, and had them again."""
+    """Cluster seed 1200196: DeleteRecords was acknowledged, the follower was killed, and had the records again."""
     desk.partition()
     asked: list[Later[None]] = []
 
@@ -418,7 +418,7 @@ def test_who_has_a_new_leader_claims_only_what_is_synced(desk: Desk) -> None:
     partition = desk.partition()
     partition.flush_ack = "always"
     desk.next()
-    # The earlier leader's answer was taken in, and its sync has yet to end.
+    # The previous leader's response was appended, and its sync is still running.
     partition.append_fetched(memoryview(bytearray(desk.records(0, b"a"))))
     desk.follow(partition, 4)
     while wishes(desk.next()).get(0, (0,))[0] != 4:
@@ -484,7 +484,7 @@ def test_a_log_that_has_failed_claims_nothing(desk: Desk) -> None:
 def test_a_log_that_fails_while_the_leader_answers_takes_nothing_in(
     desk: Desk, answer: Callable[[Desk], Reply]
 ) -> None:
-    """Damage is found at any time: the node must live on, to have the replica from its leader again."""
+    """Damage can be found at any time: the node must keep running, to fetch the replica from its leader again."""
     partition = desk.partition()
     desk.answer(reply(records=desk.records(0, b"a", b"b", b"c", b"d")))
     desk.next()
@@ -536,7 +536,7 @@ def test_an_answer_that_comes_while_records_are_synced_is_not_taken_for_theirs(d
     desk.next()
     desk.partition(1)
     desk.next(count=2)
-    # The high watermark moves while the leader has yet to hear that the records are there.
+    # The high watermark advances before the leader knows that this node has the records.
     desk.answer(reply(0, desk.records(0, b"a")))
     desk.answer(reply(0, high_watermark=1), reply(1))
     assert wishes(desk.next()) == {0: (3, 1, 3)}
@@ -546,7 +546,7 @@ def test_an_answer_that_comes_while_records_are_synced_is_not_taken_for_theirs(d
 
 
 def test_committed_records_that_the_leader_lacks_are_kept_when_they_are_cut_off(desk: Desk) -> None:
-    """A leader that goes by something wrong must not be able to delete what is nowhere else any more."""
+    """A leader with wrong metadata must not be able to delete the last copy."""
     partition = desk.partition()
     desk.answer(reply(0, desk.records(0, b"a") + desk.records(1, b"b"), high_watermark=2))
     desk.next()
@@ -559,7 +559,7 @@ def test_committed_records_that_the_leader_lacks_are_kept_when_they_are_cut_off(
 
 
 def test_a_log_that_begins_anew_further_back_notes_that_before_it_grows(desk: Desk) -> None:
-    """A start of before that is still noted would hide what comes now, after the next crash."""
+    """An old start offset that is still recorded would hide the new records after the next crash."""
     partition = desk.partition()
     desk.answer(reply(0, desk.records(0, b"a") + desk.records(1, b"b"), high_watermark=2, start=2))
     desk.next()

@@ -1,4 +1,4 @@
-"""A leader and the session of one follower: it is told of partitions with news, and of nothing else."""
+"""A leader and one follower's session: responses include partitions with news, and no others."""
 
 from __future__ import annotations
 
@@ -100,14 +100,14 @@ class Play:
         self.follower.send(request, 17)
 
     def begin(self, wishes: dict[int, int]) -> None:
-        """A session in which a fetch for these waits."""
+        """A session with a pending fetch for these partitions."""
         self.ask(wishes, wait_ms=0)
         assert self.answers() == [{index: [] for index in wishes}]
         self.ask()
         assert self.settle() == []
 
     def answers(self) -> list[dict[int, Any]]:
-        """For each answer and partition: the base offsets, the name of the error, or nothing."""
+        """For each response and partition: the base offsets, the name of the error, or nothing."""
         told = []
         for reply in self.follower.replies():
             self.session_id = reply.session_id or self.session_id
@@ -318,7 +318,9 @@ def test_who_is_not_the_follower_that_the_metadata_knows_takes_nothing_from_it(p
 
 
 def test_a_leader_that_hears_of_all_at_once_obeys_the_new_settings_in_its_new_role(play: Play) -> None:
-    """As after a snapshot. Who is eligible by the new `min.insync.replicas` must have all that is acknowledged."""
+    """As after a snapshot. A replica that is eligible by the new `min.insync.replicas` must have all acknowledged
+    records.
+    """
     play.tell(
         ConfigRecord(ResourceType.TOPIC, "pond", "flush.ack", "never"),
         ConfigRecord(ResourceType.TOPIC, "pond", "min.insync.replicas", "1"),

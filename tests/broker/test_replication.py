@@ -1,4 +1,4 @@
-"""Two brokers and the records of one partition between them: the metadata is dealt out by the test's own hand."""
+"""Two brokers replicate one partition; the test hands out the metadata."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ POND = UUID(int=70)
 
 
 class Pair:
-    """Nodes whose images hear the same, as if one controller had said it."""
+    """Nodes whose images get the same records, as if from one controller."""
 
     def __init__(
         self, make_batch: Callable[..., memoryview], seed: int = 1, settings: Mapping[str, str] | None = None
@@ -49,7 +49,7 @@ class Pair:
             self.start(node_id)
 
     def start(self, node_id: int) -> None:
-        # Its own image, that of a node alone, knows nothing of the pond.
+        # Its own image, that of a standalone node, does not have the pond.
         with patch.object(ReplicaManager, "open_all", lambda _, **__: None):
             assert self.nodes[node_id].start(), self.nodes[node_id].journal_lines
         for other, node in self.nodes.items():
@@ -107,7 +107,7 @@ class Pair:
         return log.read_batches(log.start_offset, 1 << 24)
 
     def fetch(self, node_id: int, offset: int, rack: str = "b", **others: int) -> list[m.FetchResponse.PartitionData]:
-        """What a consumer hears, in the end, that asks this node; it waits for as long as the test lets it."""
+        """The eventual response to a consumer of this node; the fetch waits as long as the test lets it."""
         answers: list[m.FetchResponse.PartitionData] = []
         wanted = m.FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = m.FetchRequest(
@@ -118,7 +118,7 @@ class Pair:
             rack_id=rack,
             session_epoch=-1,
         )
-        # What it knows it has heard from the test, not from a controller.
+        # Its metadata comes from the test, not from a controller.
         self.nodes[node_id].broker.dispatcher._knows_cluster = True
         client = SimClient(self.sim.network, self.nodes[node_id].name, 9092)
         version = others.get("version", 12)
@@ -131,7 +131,7 @@ class Pair:
         return answers[0]
 
     def in_step(self, within_ms: int = 5_000) -> None:
-        """Both have the same bytes, and count them as committed."""
+        """Both have the same bytes, all committed."""
 
         def same() -> bool:
             ends = {(self.partition(each).log.end_offset, self.partition(each).committed_offset) for each in (A, B)}
@@ -173,14 +173,14 @@ def test_leadership_may_move_to_and_fro_while_both_write(pair: Pair) -> None:
             pair.write(leader, b"%d" % number)
             pair.sim.run_for(3)
     pair.in_step()
-    # All but those of the last leader's turn may have been written by one who did not know yet that it led no more.
+    # All but the last leader's records may have been written by a node that did not know yet that it no longer led.
     assert pair.partition(A).log.epochs.entries == pair.partition(B).log.epochs.entries
 
 
 def test_a_new_leader_is_followed_at_once(pair: Pair) -> None:
     pair.create(leader=A, partitions=2)
     pair.sim.run_for(2_000)
-    # Another partition keeps a fetch waiting at each of them.
+    # Another partition keeps a fetch pending on each of them.
     pair.tell(PartitionChangeRecord(1, POND, leader=B))
     pair.sim.run_for(2_200)
     pair.lead(B)
@@ -240,7 +240,7 @@ def test_a_deleted_topic_is_gone_while_it_is_followed(pair: Pair) -> None:
 
 
 def test_bit_rot_at_the_follower_is_not_spread(pair: Pair) -> None:
-    """The follower's own log is checked when it is opened after a crash, and cut where it is damaged."""
+    """The follower checks its own log when it is opened after a crash, and truncates it where it is damaged."""
     pair.create()
     for number in range(10):
         pair.write(A, b"v%d" % number)
@@ -255,7 +255,7 @@ def test_bit_rot_at_the_follower_is_not_spread(pair: Pair) -> None:
     pair.in_step()
 
 
-# A producer without a past: whatever is refused first must be written first.
+# A producer without producer state: the batch that is rejected first must be written first.
 
 
 def send(pair: Pair, sequence: int, **fields: int) -> str:
@@ -298,7 +298,7 @@ def test_no_batch_overtakes_one_that_came_before_its_partition(pair: Pair, topic
     written_in_order(pair, "OUT_OF_ORDER_SEQUENCE_NUMBER")
 
 
-# Consumers that go by racks.
+# Rack-aware consumers.
 
 
 def test_a_consumer_is_sent_to_the_replica_in_its_rack(pair: Pair) -> None:
@@ -313,7 +313,7 @@ def test_a_consumer_is_sent_to_the_replica_in_its_rack(pair: Pair) -> None:
     for rack in ("a", "nowhere", ""):
         here = pair.fetched(A, 1, rack)
         assert (here.preferred_read_replica, bytes(here.records or b"")) == (-1, pair.data(A)), rack
-    # Before version 11 nobody can say where it stands.
+    # Before version 11 the request has no rack.
     assert pair.fetched(A, 1, version=10).preferred_read_replica == -1
     assert pair.fetched(A, 9).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
@@ -330,7 +330,7 @@ def test_a_follower_shows_what_it_knows_to_be_committed_and_sends_everybody_else
         assert pair.partition(B).log.end_offset == 3
         behind = pair.fetched(B, 2)
         assert (behind.error_code, behind.high_watermark, bytes(behind.records or b"")) == (0, 2, b"")
-    # Retention goes by each node's own time: what is gone here the leader may still have.
+    # Each node applies retention by its own clock: the leader may still have what is deleted here.
     pair.partition(B).log.delete_before(1)
     assert pair.fetched(B, 0).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
     pair.lead(A, isr=(A,))
@@ -361,7 +361,7 @@ def test_where_racks_do_not_count_everybody_reads_from_leaders(make_batch: Calla
 
 
 def test_a_follower_learns_at_once_where_the_log_begins_after_retention(pair: Pair) -> None:
-    """Nobody writes any more, and without it the follower could not join the ISR."""
+    """No more records are written, and without this the follower could not join the ISR."""
     pair.create()
     pair.write(A, b"old")
     pair.in_step()

@@ -18,7 +18,7 @@ from millpond.wire.header import RequestHeader
     [
         (3, 8, b"\0\0\0\x07"),
         (3, 9, b"\0\0\0\x07\0"),
-        # Its reader cannot know yet which versions we speak, so its header never has tags.
+        # Its reader cannot know yet which versions we support, so its header never has tagged fields.
         (18, 3, b"\0\0\0\x07"),
     ],
 )

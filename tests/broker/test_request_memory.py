@@ -1,4 +1,4 @@
-"""Large requests share a budget; over it they are read one at a time, oldest first."""
+"""Large requests share a memory budget; over it they are read one at a time, oldest first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Peer:
     def __init__(self, host: str = "") -> None:
         Peer._count += 1
         self.host = host or f"host-{Peer._count}"
-        """Everybody comes from elsewhere unless something else is said."""
+        """Every peer has its own host unless the test gives one."""
         self.stalled = False
 
     def set_stalled(self, stalled: bool) -> None:
@@ -38,7 +38,7 @@ def test_over_the_budget_the_oldest_goes_on_and_the_others_wait_for_room() -> No
     memory.hold(oldest, 90)
     assert not oldest.stalled
     memory.hold(oldest, 0)
-    # Still over the budget, but somebody has to go on: the oldest that is left.
+    # Still over the budget, but one request has to make progress: the oldest that is left.
     assert [second.stalled, third.stalled] == [False, True]
     memory.hold(second, 0)
     assert not third.stalled
@@ -59,7 +59,7 @@ def test_a_stalled_peer_that_leaves_frees_its_share() -> None:
 
 
 def test_whoever_takes_his_share_waits_for_himself_and_keeps_nobody_else_waiting() -> None:
-    """One stranger with two requests of 100 MB, sent drop by drop, held up all others for a quarter of an hour."""
+    """One client with two 100 MB requests, sent drop by drop, held up all others for a quarter of an hour."""
     memory = RequestMemory(100)
     strangers = [Peer("stranger") for _ in range(5)]
     for each in strangers:
@@ -71,7 +71,7 @@ def test_whoever_takes_his_share_waits_for_himself_and_keeps_nobody_else_waiting
     assert not memory.is_waited_for(friend), "it is not asked to hurry for the sake of the stranger's own"
     assert memory.is_waited_for(strangers[0])
     memory.hold(strangers[0], 0)
-    # One of his goes on at a time, until what he holds is within his share again.
+    # One of this host's requests is read at a time, until what it holds is within its share again.
     assert [each.stalled for each in strangers[1:]] == [False, True, True, True]
     for each in strangers[1:4]:
         memory.hold(each, 0)
@@ -100,7 +100,7 @@ def test_whatever_comes_and_goes_somebody_goes_on_and_nobody_waits_without_a_rea
         peer = random.choice([each for each in peers if not each.stalled or random.random() < 0.1])
         held[peer] = 0 if peer.stalled or random.random() < 0.4 else held[peer] + random.randrange(1, 60)
         memory.hold(peer, held[peer])
-        # One that is stalled and holds nothing any more has gone, and somebody else comes.
+        # A stalled peer that holds nothing has gone, and another takes its place.
         peer.stalled = peer.stalled and bool(held[peer])
         holders = [each for each in peers if held[each]]
         by_host = {each.host: sum(held[other] for other in holders if other.host == each.host) for each in holders}

@@ -1,4 +1,4 @@
-"""A node asks another one: answers in order, a deadline for each, and losses told once."""
+"""A node sends requests to another one: responses in order, a deadline for each, and a lost link reported once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_MS = 2_000
 
 
 class Desk:
-    """A node, and one that asks it from another host."""
+    """A node, and a caller on another host."""
 
     def __init__(self) -> None:
         self.sim = SimWorld(3)

@@ -1,4 +1,4 @@
-"""What a rescue makes of the metadata, and what it says is lost: on values alone."""
+"""What a rescue changes in the metadata, and what it reports as lost: on values alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every API: without a right it is refused as Kafka refuses it, and nothing changes; with it it works."""
+"""Every API: without permission it is refused as in Kafka and changes nothing; with permission it works."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TEXTS = {
 }
 FORBIDDEN = set(REFUSED.values())
 ELSEWHERE = {"pond": "pund", "crew": "crow", "tx": "ty", "team": "teem", "weir": "wair"}
-"""Names that nothing has, of the same length."""
+"""Names of the same length that nothing has."""
 
 
 class Stage:
-    """A node with an authorizer, and what the cases are about."""
+    """A node with an authorizer, and the resources that the cases use."""
 
     def __init__(self, desk: Any, *, is_first: bool = False, with_token: bool = False) -> None:
         self.desk = desk
@@ -92,7 +92,7 @@ class Stage:
         self.scene = Scene(self.scene.pond_id, -1, -1, hmac=made.hmac)
 
     def settled(self, key: int, version: int, values: dict[str, Any]) -> Any:
-        """The answer to an admin, once there is one without an error."""
+        """The admin's response, once there is one without an error."""
         for _ in range(50):
             reply = self.ask(self.admin, key, version, values)
             if not any(codes_in(reply)):
@@ -100,7 +100,7 @@ class Stage:
             self.desk.run(100)
         raise AssertionError(reply)
 
-    # Rights.
+    # Permissions.
 
     def grant(self, *rights: Right, permission: Permission = Permission.ALLOW) -> None:
         creations = [
@@ -136,10 +136,10 @@ class Stage:
         if rights:
             self.grant(*rights)
 
-    # What is there.
+    # State.
 
     def state(self) -> Any:
-        """All that a request could change, without the ACLs that the test itself changes."""
+        """Everything that a request could change, except the ACLs that the test itself changes."""
         broker = self.desk.broker
         kept = [each for each in records_of(broker.image) if "AccessControl" not in type(each).__name__]
         logs = {str(each.name): (each.log.start_offset, each.log.end_offset) for each in broker.partitions}
@@ -246,7 +246,7 @@ def test_a_super_user_may_do_everything(case: Case, stage: Callable[..., Stage])
     assert not set(codes_in(reply)) & FORBIDDEN, reply
 
 
-# What goes beyond one request and one thing.
+# Cases with more than one request or resource.
 
 
 def test_of_several_topics_only_those_that_may_be_seen_are_answered(stage: Callable[..., Stage]) -> None:
@@ -488,7 +488,7 @@ def test_all_offsets_of_a_group_are_those_of_topics_that_one_may_see(stage: Call
 
 
 def test_a_group_that_is_asked_for_twice_is_told_as_its_asker_may_see_it(stage: Callable[..., Stage]) -> None:
-    """All its offsets are told once, and each answer is held against the rights of its own question."""
+    """All its offsets are read once, and each response is filtered by the permissions for its own question."""
     play = stage()
     play.only((Operation.DESCRIBE, AclResource.GROUP, "crew"))
     named = {"group_id": "crew", "topics": [{"name": "pond", "partition_indexes": [0]}]}
@@ -499,7 +499,7 @@ def test_a_group_that_is_asked_for_twice_is_told_as_its_asker_may_see_it(stage: 
 
 
 def test_whoever_calls_itself_a_node_is_none_without_the_right(stage: Callable[..., Stage]) -> None:
-    """The name of a client is its own choice: nodes have a right that clients have not."""
+    """Clients choose their own names: nodes have a permission that clients lack."""
     play = stage()
     play.only((Operation.ALL, AclResource.TOPIC, "*"), (Operation.CREATE, AclResource.CLUSTER, CLUSTER_NAME))
     play.alice.client_id = "millpond-node-2"
@@ -597,7 +597,7 @@ def test_what_was_refused_is_noted_and_what_is_only_left_out_is_not(stage: Calla
 
 
 def test_metrics_name_nothing_where_rights_are_asked_for(make_desk: Callable[..., Any]) -> None:
-    """Who reads them is not asked who they are."""
+    """Scrapers are not authenticated."""
     for texts, is_named in ((TEXTS, False), (TEXTS | {"metrics.names": "on"}, True), ({}, True)):
         play = make_desk(dict(texts))
         play.create("secret-pond")

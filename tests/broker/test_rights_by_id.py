@@ -1,4 +1,4 @@
-"""Requests with topic ids: nothing is done without a right if the node learns an id after it has asked for rights."""
+"""Requests with topic ids: a node that learns an id after the authorization check does nothing without permission."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_nothing_is_done_when_the_id_becomes_known_after_the_screening(
         screen = slot.__get__(rights)  # type: ignore[attr-defined]
 
         def blind(*arguments: Any) -> Any:
-            # A screen may be made of others, which are blind already.
+            # A screen may be composed of others that are already blinded.
             pond = topics.pop(play.scene.pond_id, None)
             try:
                 return screen(*arguments)

@@ -1,4 +1,4 @@
-"""Every API, with all that it names named twice: refused alike, answered alike, and nothing changes on refusal."""
+"""Every API with every item named twice: both are refused or answered alike, and nothing changes on refusal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def stage(make_desk: Callable[..., Any]) -> Callable[..., Stage]:
 
 
 def twice(values: dict[str, Any]) -> dict[str, Any]:
-    """The request with each item of its lists twice."""
+    """The request with each list item doubled."""
     return {name: [*value, *value] if isinstance(value, list) else value for name, value in values.items()}
 
 

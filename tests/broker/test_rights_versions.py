@@ -1,4 +1,4 @@
-"""Every API in every version that is served: without a right it is answered, nothing changes, and no name is told."""
+"""Every API in every supported version: a refusal is a response that changes nothing and reveals no name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from millpond.wire import messages as m
 VERSIONS = {api.key: range(api.versions[0], api.versions[1] + 1) for api in APIS}
 DELETE_TOPICS, DESCRIBE_LOG_DIRS = 20, 35
 WITHOUT_A_CODE = {(DELETE_TOPICS, 6), (DESCRIBE_LOG_DIRS, 1), (DESCRIBE_LOG_DIRS, 2)}
-"""Where the answer has none: topics are named in another field there, or it can only leave out."""
+"""Responses without an error code: topics are named in another field there, or can only be left out."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_without_a_right_it_is_refused_in_every_version(case: Case, stage: Calla
         try:
             asked = request.encode(version)
         except ValueError:
-            # The case needs a field that this version does not have.
+            # The case needs a field that this version lacks.
             continue
         tried += 1
         caller = play.caller(ALICE)

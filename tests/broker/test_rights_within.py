@@ -1,4 +1,4 @@
-"""What somebody could do or hear in between: by a name beside an id, a token, another protocol, another's name."""
+"""Indirect access: by a name next to an id, a token, another protocol, or another client's name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stage(make_desk: Callable[..., Any]) -> Callable[..., Stage]:
 
 
 def test_a_name_beside_an_id_tells_nothing_of_a_hidden_topic(stage: Callable[..., Stage]) -> None:
-    """The partitions of what is to be deleted are counted before it is refused: a quota must not tell of them."""
+    """The partitions to be deleted are counted before the refusal: a quota must not reveal their number."""
     play = stage()
     play.desk.create("many", 40)
     quota = {
@@ -57,7 +57,7 @@ def test_a_super_users_token_registers_no_node(stage: Callable[..., Stage]) -> N
 
 @pytest.mark.parametrize("case", [case for case in HERE if case.key in AT_CONTROLLER], ids=lambda case: case.id)
 def test_a_node_that_became_the_controller_answers_what_it_was_to_send_on(case: Case, make_desk: Any) -> None:
-    """It asks itself then, and there is no connection by which that came."""
+    """It then calls itself, and there is no connection that the request came from."""
     desk = make_desk()
     api = next(each for each in APIS if each.key == case.key)
     for version in range(case.version, api.versions[1] + 1):
@@ -74,7 +74,7 @@ def subscription(*topics: str, owned: tuple[str, ...] = ()) -> bytes:
 
 
 def classic(play: Stage, member_id: str, metadata: bytes) -> tuple[int, bytes]:
-    """Join the group of the new protocol by the classic one: the error, and what is given."""
+    """Join a group of the new protocol with the classic one: the error, and the assignment."""
     joins = {
         "group_id": "team",
         "session_timeout_ms": 10_000,
@@ -92,7 +92,7 @@ def classic(play: Stage, member_id: str, metadata: bytes) -> tuple[int, bytes]:
 
 
 def test_a_classic_member_of_a_new_group_hears_of_no_hidden_topic(stage: Callable[..., Stage]) -> None:
-    """The coordinator shares out partitions there, by the names that the member gives."""
+    """The coordinator assigns partitions there, by the topic names that the member subscribes to."""
     heard = {}
     for name in ("weir", "none"):
         play = stage()
@@ -126,7 +126,7 @@ def test_a_super_user_who_calls_itself_a_node_leaves_the_same_traces(make_desk: 
 
 
 def test_a_super_user_who_does_a_nodes_work_leaves_a_trace(make_desk: Any) -> None:
-    """By it a node is fenced, or a replica counts as one that has everything."""
+    """Such a request fences a node, or counts a replica as caught up."""
     texts = TEXTS | {"inter.broker.sasl.username": "node", "inter.broker.sasl.password": "known to all nodes"}
     play = Stage(make_desk(texts | {"super.users": "User:admin;User:node"}), is_first=True)
     lines: list[dict[str, Any]] = []
@@ -164,7 +164,7 @@ DEED_CASES = [case for case in HERE if case.key in DEEDS and not case.with_token
 
 @pytest.mark.parametrize("case", DEED_CASES, ids=lambda case: case.id)
 def test_whoever_hangs_up_before_the_answer_leaves_the_same_traces(case: Case, stage: Callable[..., Stage]) -> None:
-    """What was asked for is done all the same."""
+    """The request is carried out all the same."""
     play = stage(is_first=case.is_first)
     lines: list[dict[str, Any]] = []
     broker = play.desk.broker

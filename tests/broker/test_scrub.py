@@ -1,4 +1,4 @@
-"""Records that all replicas have are read again, partition after partition, whoever writes meanwhile."""
+"""Fully replicated records are read again, one partition after the other, during writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The active controller, and brokers that only talk to it: they register, live, leave and die."""
+"""The active controller, and brokers that only talk to it: they register, send heartbeats, shut down and die."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TOLD = tuple(
 SESSION_MS = 1000
 TEXTS = {"broker.session.timeout.ms": str(SESSION_MS)}
 LEASE_MS = 600
-"""How long a controller waits for a broker's lease to be over, with these settings."""
+"""How long a controller waits for a broker's lease to expire, with these settings."""
 
 
 class Ear:
-    """The broker's end of a connection: it answers anything."""
+    """The broker's end of a connection: it answers any request."""
 
     def __init__(self, link: Any) -> None:
         self.link = link
@@ -44,7 +44,7 @@ class Ear:
 
 
 class OtherBroker:
-    """A broker that only talks to the controller, and can be connected to."""
+    """A broker that only talks to the controller, and accepts connections."""
 
     def __init__(self, desk: Any, node_id: int) -> None:
         self.desk = desk
@@ -126,7 +126,7 @@ class Cluster:
         self.client = desk.connect()
 
     def live(self, *others: OtherBroker, for_ms: int) -> None:
-        """Time passes, and these say that they live."""
+        """Advance time while these brokers send heartbeats."""
         for _ in range(for_ms // 100):
             self.desk.run(100)
             for other in others:
@@ -400,7 +400,7 @@ def test_a_new_controller_goes_on_where_the_one_before_stopped_and_gives_everybo
     topic = cluster.create(partitions=11)
     sessions = cluster.desk.broker.heartbeats
     submit = cluster.desk.broker.controller.submit
-    # It stops in the middle: the first slice is written and no other.
+    # It stops halfway: only the first slice is written.
     cluster.live(cluster.three, for_ms=SESSION_MS - 300)
     monkeypatch.setattr(sessions, "_settle", lambda _: None)
     cluster.live(cluster.three, for_ms=600)

@@ -32,7 +32,7 @@ def started(texts: Mapping[str, str]) -> tuple[SimWorld, SimCluster]:
 
 
 def restart(sim: SimWorld, cluster: SimCluster, texts: Mapping[str, str]) -> int:
-    """Start a node that is not the controller again, with these settings."""
+    """Restart a node that is not the controller, with these settings."""
     odd = next(each for each in cluster.nodes if each != cluster.controller_id)
     cluster.nodes[odd].kill()
     cluster.nodes[odd].texts.update(texts)
@@ -42,7 +42,7 @@ def restart(sim: SimWorld, cluster: SimCluster, texts: Mapping[str, str]) -> int
 
 
 def logged(cluster: SimCluster, odd: int, text: str) -> dict[bool, list[str]]:
-    """What the odd node (True) and the others log."""
+    """What the node that differs (True) and the others log."""
     lines: dict[bool, list[str]] = {True: [], False: []}
     for node_id, node in cluster.nodes.items():
         lines[node_id == odd] += [line for line in node.journal_lines if text in line]

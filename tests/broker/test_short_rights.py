@@ -1,4 +1,4 @@
-"""The short ways of consumers and members ask for the same rights as the general ones, each time anew."""
+"""The short paths of consumers and members check the same permissions as the general ones, on every request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = (1, 8, 12, 68)
 
 
 class Play(Stage):
-    """The stage of rights, on which it is counted what went the short way."""
+    """The stage of the permission tests, which counts requests on the short path."""
 
     def __init__(self, desk: Any) -> None:
         super().__init__(desk)

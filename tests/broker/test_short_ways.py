@@ -1,4 +1,4 @@
-"""Small requests are answered by shorter ways than all others: nobody must be able to tell."""
+"""Small requests are answered on shorter paths: clients must not see a difference."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ LIVES_TO_FIND = 8
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Once this time is over, a producer's first batch is refused and the next one accepted. What the short path does
-    # not take is tried twice.
+    # After this time a producer's first batch is refused and the next one accepted. What the short path does not take
+    # is tried twice.
     monkeypatch.setattr(partitions, "BEGINNINGS_MS", 1 << 40)
 
 
@@ -85,7 +85,7 @@ def test_a_batch_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def is_found() -> bool:
-    """Whether stories come upon a bug that was planted in a short way."""
+    """Whether random runs find a bug that was planted in a short path."""
     for seed in range(LIVES_TO_FIND):
         try:
             ShortPathRun(seed).go_on(STEPS)

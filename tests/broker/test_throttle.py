@@ -1,4 +1,4 @@
-"""How fast replicas that are not in sync are copied."""
+"""The rate at which replicas outside the ISR are copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the controller may decide reaches it, whoever it is by then; and nobody waits for ever."""
+"""Requests that only the controller may decide reach the current one, and none waits forever."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def response(start: int = 0, code: ErrorCode = ErrorCode.NONE) -> m.AllocateProd
 
 
 def created(code: ErrorCode) -> m.CreateTopicsResponse:
-    """A response whose verdicts are further inside."""
+    """A response with nested results."""
     topic = m.CreateTopicsResponse.CreatableTopicResult(name="t", error_code=code)
     return m.CreateTopicsResponse(topics=[topic])
 
@@ -112,7 +112,7 @@ def test_a_node_that_becomes_the_controller_meanwhile_answers_by_itself(play: Pl
 
 
 def test_a_client_that_waited_is_answered_by_its_own_connection(play: Play) -> None:
-    """What is said may depend on it: DescribeQuorum names the nodes by the listener that was asked."""
+    """The response may depend on it: DescribeQuorum lists the nodes' endpoints on the listener that was used."""
     play.way.ask(REQUEST, 0, TIMEOUT_MS, lambda: done(response(8))).then(play.heard.append)
     assert play.heard == []
     play.is_active = True

@@ -1,4 +1,4 @@
-"""Partitions that are created while no broker is unfenced, as in a cluster that was just started."""
+"""Partitions that are created while no broker is unfenced, as in a cluster that has just started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs follow the metadata: opened, grown, told their settings, deleted; what belongs to nobody is set aside."""
+"""Logs follow the metadata: opened, added, configured, deleted; folders that belong to no topic are set aside."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def created(name: str, topic_id: UUID, replicas: list[int]) -> list[Record]:
 
 
 class Fetchers:
-    """Notes who follows whom."""
+    """Records who follows whom."""
 
     def __init__(self) -> None:
         self.leaders: dict[str, tuple[int, int]] = {}
@@ -81,7 +81,7 @@ class Play:
         self.boot()
 
     def boot(self) -> None:
-        """Start, or start again after the process was killed."""
+        """Start, or restart after the process was killed."""
         self.disk.drop_process()
         self.store = LogStore(self.disk, "/data", LogLimits(), SeededEntropy(1))
         self.store.open(0)
@@ -103,13 +103,13 @@ class Play:
         )
 
     def commit(self, *records: Record) -> Later[None]:
-        """What the controller does: replay, then tell."""
+        """Do what the controller does: replay, then notify."""
         for record in records:
             self.image.replay(record)
         return self.keeper.on_records(records)
 
     def turn(self) -> int:
-        """One turn of the loop; how many partitions are open then."""
+        """Run one turn of the loop, and return the number of open partitions."""
         self.clock.step()
         return len(self.partitions)
 
@@ -447,7 +447,7 @@ def test_the_metadata_log_is_nobodys_stray(play: Play) -> None:
     assert play.journal == []
 
 
-# What could not be opened at first.
+# Partitions that could not be opened at first.
 
 
 def test_a_name_waits_until_the_workers_have_done_with_it(play: Play) -> None:
@@ -467,7 +467,7 @@ def test_a_name_waits_until_the_workers_have_done_with_it(play: Play) -> None:
 
 
 def reopened_after_trouble(play: Play) -> None:
-    """Start while the disk fails, let it get better, wait."""
+    """Start while the disk fails, repair the disk, wait."""
     play.store.close()
     play.disk.fail_reads("pond-0", times=None)
     play.boot()
@@ -644,7 +644,7 @@ def test_a_topic_that_went_before_its_turn_leaves_nothing_to_the_next_of_its_nam
     play.append("pond")
     play.boot()
     play.keeper.open_all(at_once=False)
-    # It is opened at once here; one of many would not be yet.
+    # It is opened at once here; one of many would still be closed.
     partition = play.partitions.get("pond", 0)
     assert partition is not None
     play.partitions.discard(partition)
@@ -662,11 +662,11 @@ def test_what_is_told_twice_is_opened_once(play: Play) -> None:
     assert play.partitions.get("pond", 0) is partition
 
 
-# What is missing.
+# Missing folders.
 
 
 def test_a_replica_whose_folder_is_gone_does_not_begin_at_record_0_while_others_count_on_it(play: Play) -> None:
-    """As their leader it would have them cut back to nothing."""
+    """As leader it would have the others truncate to nothing."""
     play.commit(*replicated(ME))
     play.append("pond")
     play.store.get(TopicPartition("pond", 0)).close()  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Leave to write inside a transaction, and offsets that wait for its end."""
+"""Permission to write in a transaction, and offsets that wait for its end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Play:
         return self.ask(request, version).topics[0].partitions[0].error_code
 
     def commit_by_id(self, **offsets_of: dict[int, int]) -> m.TxnOffsetCommitResponse:
-        """pond={0: 5}: offset 5 for partition 0. A topic that does not exist has the id 99."""
+        """`pond={0: 5}` is offset 5 for partition 0. A topic that does not exist has the id 99."""
         kind = m.TxnOffsetCommitRequest
         known = self.desk.broker.image.topics
         topics = [
@@ -70,7 +70,7 @@ class Play:
         return code
 
     def committed(self, *, stable: bool = False) -> tuple[int, int]:
-        """The group's offset, and the error that it comes with."""
+        """The group's committed offset, and the error that it comes with."""
         topics = [m.OffsetFetchRequest.OffsetFetchRequestTopics(name="pond", partition_indexes=[0])]
         group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=topics)
         reply = self.ask(m.OffsetFetchRequest(groups=[group], require_stable=stable), 8)

@@ -1,4 +1,4 @@
-"""Transactions in process: what is decided is the same in every partition, whatever happens on the way."""
+"""Transactions in process: the outcome is the same in every partition, whatever happens on the way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.wire import messages as m
 
 
 class Play:
-    """A broker with a topic, and one transactional producer that speaks the older protocol."""
+    """A broker with a topic, and one transactional producer that uses the older protocol."""
 
     def __init__(self, desk: Any, make_batch: Any) -> None:
         self.desk = desk
@@ -69,7 +69,7 @@ class Play:
         return self.ask(request, 3).error_code
 
     def stable(self) -> list[tuple[int, int]]:
-        """Last stable offset and end of each partition."""
+        """Last stable offset and log end offset of each partition."""
         partitions = [self.desk.broker.partitions.get("pond", index) for index in range(2)]
         return [(each.last_stable_offset, each.committed_offset) for each in partitions]
 
@@ -108,7 +108,7 @@ def test_a_partition_that_was_not_added_takes_nothing(play: Play) -> None:
 
 @pytest.mark.parametrize("version", [9, 12])
 def test_who_is_refused_in_the_name_of_a_producer_does_it_no_harm(play: Play, version: int) -> None:
-    """A permission of epoch 32767 that no coordinator gave kept the producer out for a day."""
+    """A permission with epoch 32767, which no coordinator granted, locked the producer out for a day."""
     own = play.ask(m.InitProducerIdRequest(transactional_id="own", transaction_timeout_ms=10_000), 4)
     play.begin()
     assert own.producer_id != play.id
@@ -124,7 +124,9 @@ def test_who_is_refused_in_the_name_of_a_producer_does_it_no_harm(play: Play, ve
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_an_open_transaction_is_open_to_its_transactional_id_alone(play: Play, restarted: bool) -> None:
-    """Whoever may use an id of his own must not add to another's transaction, which would commit it."""
+    """A client with its own transactional id must not add to another's transaction, which would commit the
+    records.
+    """
     play.ask(m.InitProducerIdRequest(transactional_id="own", transaction_timeout_ms=10_000), 4)
     play.begin()
     play.add(0)
@@ -164,7 +166,7 @@ def test_a_power_cut_after_the_decision_does_not_undo_it(play: Play) -> None:
     play.desk.node.crash()
     assert play.desk.node.start()
     play.desk.run(3000)
-    # A marker that was already there may be written again: it does no harm.
+    # A marker that exists may be written again: it does no harm.
     assert all(stable == end >= 2 for stable, end in play.stable())
     assert play.desk.broker.partitions.get("pond", 0).log.aborted_transactions(0, 9) == []
 
@@ -246,7 +248,7 @@ def test_a_marker_that_a_node_has_given_up_does_not_end_the_next_transaction(pla
 
 
 def test_an_end_that_comes_again_while_the_markers_are_written_waits_for_nothing(play: Play) -> None:
-    """Asked again later it would end the next transaction."""
+    """A later retry would end the next transaction."""
     play.begin()
     play.add(0, 1)
     assert [play.produce(0, 0), play.produce(1, 0)] == [0, 0]
@@ -258,7 +260,7 @@ def test_an_end_that_comes_again_while_the_markers_are_written_waits_for_nothing
 
 
 def take_offline(play: Play, index: int) -> None:
-    """As a node that could not open the log: the partition exists, and has none here."""
+    """As on a node that could not open the log: the partition exists, but has no log here."""
     partitions = play.desk.broker.partitions
     partitions.discard(partitions.get("pond", index))
 
@@ -319,7 +321,9 @@ def test_a_marker_by_hand_for_an_offline_partition_says_so(play: Play) -> None:
 
 
 def test_a_producer_that_goes_straight_on_waits_for_the_last_end_inside_the_broker(play: Play) -> None:
-    """Transactions v2: it may write before the markers of its last transaction are there, and is not sent away."""
+    """Transactions v2: the producer may write before its last transaction's markers are there, and is not
+    rejected.
+    """
     play.begin()
     assert play.produce(0, 0, version=12) == 0
     request = m.EndTxnRequest(transactional_id="tx", producer_id=play.id, producer_epoch=play.epoch, committed=True)
@@ -334,8 +338,8 @@ def test_a_producer_that_goes_straight_on_waits_for_the_last_end_inside_the_brok
 def test_a_producer_that_goes_on_before_the_last_end_has_come_to_the_partition(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The marker of the last transaction comes while the coordinator is asked about the next one, and ends only that
-    question: told that its transaction is over, the producer would abort what it has just begun."""
+    """The last transaction's marker arrives while the coordinator verifies the next one, and ends only that
+    verification: with an error, the producer would abort the transaction that it has just begun."""
     play.begin()
     assert play.produce(0, 0, version=12) == 0
     append, refusals = Partition.append_marker, [Refused(ErrorCode.NOT_ENOUGH_REPLICAS)]
@@ -357,7 +361,9 @@ def test_a_producer_that_goes_on_before_the_last_end_has_come_to_the_partition(
 
 
 def test_a_batch_of_an_older_transaction_is_not_asked_for_again(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its producer has given it up, and the next transaction has the same epoch: it would become a part of it."""
+    """The producer has given the batch up, and the next transaction has the same epoch: it would become part of
+    it.
+    """
     play.begin()
     play.add(0)
     ask, held = transaction_calls._asked, [Later[ErrorCode]()]
@@ -378,7 +384,7 @@ def test_a_batch_of_an_older_transaction_is_not_asked_for_again(play: Play, monk
 def test_what_follows_a_batch_whose_coordinator_could_not_be_asked_hears_the_same(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told that sequences are missing, librdkafka would begin a new epoch, and abort."""
+    """On OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka would bump its epoch and abort."""
     play.begin()
     play.add(0)
     assert play.produce(0, 0) == 0
@@ -406,7 +412,7 @@ def add_for_broker(play: Play, *partitions: int) -> m.AddPartitionsToTxnRequest:
 
 
 def test_a_partition_of_which_the_coordinator_has_not_heard_yet_is_not_taken_in(play: Play) -> None:
-    """It would be left without a marker: its leader knows of a new topic sooner than the coordinator."""
+    """It would get no marker: its leader knows of a new topic sooner than the coordinator."""
     play.begin()
     for partitions in ([9], [0, 9]):
         (result,) = play.ask(add_for_broker(play, *partitions), 5).results_by_transaction
@@ -416,7 +422,7 @@ def test_a_partition_of_which_the_coordinator_has_not_heard_yet_is_not_taken_in(
 
 
 def test_nobody_is_let_in_by_what_the_coordinator_may_yet_forget(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its coordinator would know nothing of the partition, and leave the transaction open there for ever."""
+    """The coordinator would not know of the partition, and would leave the transaction open there forever."""
     play.begin()
     home = play.desk.broker.transactions.shard_host_of("tx")
     commit, parked = Partition.after_commit, []

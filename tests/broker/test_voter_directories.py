@@ -20,7 +20,7 @@ KEY = ReplicaKey(3, UUID(int=7))
 
 
 class FakeLog:
-    """A metadata log of one batch, which may mention a directory."""
+    """A metadata log with one batch, which may mention a directory."""
 
     def __init__(self, value: bytes = b"nothing") -> None:
         self.voters: tuple[Voter, ...] | None = None
@@ -118,7 +118,7 @@ def test_requests_and_votes_carry_the_directory() -> None:
 
 
 def test_a_copy_that_has_not_registered_pins_the_voters_it_hears() -> None:
-    """All folders were copied at once: what the image says about them is from before."""
+    """All folders were copied at once: what the image says about them predates the copy."""
     is_copy = True
     known = VoterDirectories(FakeLog(), image_with(OLD), lambda: 1, lambda: is_copy)  # type: ignore[arg-type]
     assert known.is_voter(3, NEW, is_new=True)

@@ -1,6 +1,6 @@
-"""The longest lists and names that a request about groups, offsets or fetches may have: none holds the loop for long.
+"""The longest lists and names that group, offset and fetch requests may have: none holds the loop for long.
 
-By the processor time of the thread, the least of a few tries: the host may take time for others.
+Measured in CPU time of the thread, the minimum of a few tries: the host may run other guests.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from support.fuzz.target import HostileLink, Target
 from support.fuzz.watch import calm_collector
 
 SLOWEST_SECONDS = 0.02 if COMPILED else 0.2
-"""The plain twin has no promise."""
+"""The pure Python twin has no guarantee."""
 
 WIDE = 2_000
-"""The partitions of the largest topic."""
+"""Partitions of the largest topic."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def target() -> Iterator[Target]:
 
 
 class Client:
-    """One connection, whose answers are kept."""
+    """One connection that keeps its responses."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -222,7 +222,7 @@ def test_transactions_with_such_names(client: Client, many_names: list[str]) -> 
 @pytest.mark.parametrize("has_cursor", [False, True])
 def test_partitions_of_topics_with_such_names(client: Client, many_names: list[str], has_cursor: bool) -> None:
     kind = m.DescribeTopicPartitionsRequest
-    # A list that is nearly in order would be sorted with few comparisons.
+    # A nearly sorted list would need few comparisons.
     asked = Random(0).sample([*many_names, "wide"], len(many_names) + 1)
     cursor = kind.Cursor(topic_name="wide", partition_index=0) if has_cursor else None
     request = kind(topics=[kind.TopicRequest(name=name) for name in asked], cursor=cursor)
@@ -273,7 +273,7 @@ def test_a_member_with_such_protocols(client: Client, protocols: list[str]) -> N
 
 
 def test_a_large_join_does_not_hold_up_what_comes_after_it(target: Target, client: Client) -> None:
-    """It may wait for other members for minutes; a member that leaves meanwhile says so by the same connection."""
+    """It may wait minutes for other members; a member that leaves meanwhile says so on the same connection."""
     kind = m.JoinGroupRequest
 
     def join(protocols: int) -> m.JoinGroupRequest:
@@ -366,7 +366,7 @@ def test_sessions_of_as_many_partitions_as_a_request_may_name(client: Client) ->
 
 
 def test_a_session_of_many_partitions_hears_only_of_news(client: Client) -> None:
-    """What it was told is not forgotten where its wishes are looked up in steps."""
+    """What was already sent is not forgotten when the session's partitions are looked up in steps."""
     topics = [fetch_topic(WIDE, topic="wide")]
     begun = client.ask(fetch(topics, session_epoch=0), 11)
     assert fetched(begun) == WIDE
@@ -376,7 +376,7 @@ def test_a_session_of_many_partitions_hears_only_of_news(client: Client) -> None
     beyond = client.ask(fetch(elsewhere, session_epoch=2, session_id=begun.session_id), 11)
     assert {each.error_code for each in beyond.responses[0].partitions} == {ErrorCode.OFFSET_OUT_OF_RANGE}
     assert fetched(beyond) == WIDE
-    # The request is small, its answer is not.
+    # The request is small, its response is not.
     small = fetch([], session_epoch=3, session_id=begun.session_id)
     assert fetched(client.ask(small, 11)) == WIDE
     client.ask(fetch([], session_epoch=-1, session_id=begun.session_id), 11)
@@ -416,7 +416,7 @@ def test_offsets_that_are_read_in_steps_are_those_of_one_moment(target: Target, 
     newer = commit_of(["wide"], 400)
     for each in newer.topics[0].partitions:
         each.committed_offset = 9
-    # It is served at once, before the answer of the other is built.
+    # It is served at once, before the other's response is built.
     other.send(newer, 8)
     target.pass_time(2_000)
     assert other._data
