@@ -1,6 +1,6 @@
-"""All campaigns, one after the other: real kills under load and under transactions, faults and operations on a
-cluster, churned groups, slow and hostile clients, then many simulated runs. At the end the tests that are marked
-`with_time`: comparisons with Apache Kafka, the demo, the README on a clean copy, and long runs.
+"""Run all campaigns in sequence: real kills under load and under transactions, faults and operations on a cluster,
+group churn, slow and hostile clients, then many simulated runs. The tests marked `with_time` come last: comparisons
+with Apache Kafka, the demo, the README on a clean copy, and long runs.
 
 python tests/campaigns/chaos.py --loops 200 --records 100000 --faults 200 --minutes 6 --seeds 1000
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 LONG_TESTS = [sys.executable, "-m", "pytest", "-m", "with_time", str(FOLDER.parent)]
-"""Tests that take too long for every change, wherever they are; MILLPOND_ALL=1 lets them run."""
+"""Tests that take too long to run on every change, in any folder; MILLPOND_ALL=1 enables them."""
 
 
 def main() -> int:

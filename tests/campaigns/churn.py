@@ -1,8 +1,8 @@
-"""Churn groups of every protocol for a while and judge what their workers did.
+"""Churn groups of every protocol for a while and check what their workers did.
 
     python tests/campaigns/churn.py --minutes 10 --node-kills
 
-A run that fails is printed with its findings and its seed; the same seed draws the same events.
+A failed run is printed with its findings and its seed; the same seed produces the same events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support.seeds import fresh_seed
 
 FINDINGS_SHOWN = 10
 ROUND_SECONDS = 60.0
-"""Every so often with a fresh group and a look at all that was written down."""
+"""Each round has a fresh group, and ends with a check of everything that was logged."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -78,7 +78,7 @@ def one_round(plan: Plan, number: int) -> Tally:
 
 
 def total(protocol: str, tallies: list[Tally]) -> Tally:
-    """All runs of a protocol as one."""
+    """All runs of a protocol combined."""
     found = Tally(protocol)
     for tally in tallies:
         if tally.protocol == protocol:

@@ -1,10 +1,10 @@
 """Faults on a real cluster under load: `python tests/campaigns/cluster.py --faults 200 --nodes 3 5`.
 
-Nodes as processes behind proxies; idempotent producers of three client libraries, groups of both protocols, and a
-transactional copy. Nodes are killed and stopped, one or all, for up to a minute; restarted one after the other; cut
-off, in one direction and in both, by silence and by refused connections; their disks are full, slow, fail, lose
-everything or a bit of it; their descriptors run out. Each fault is over and writes go on before the next one comes.
-At the end of a round everything is read and checked, and the next one begins with fresh folders.
+The nodes are processes behind proxies. The load is idempotent producers of three client libraries, groups of both
+protocols, and a transactional copy. Nodes are killed or stopped, one or all, for up to a minute; restarted in turn;
+partitioned in one or both directions, by dropped traffic or refused connections. Their disks fill up, slow down,
+fail, or lose everything or a single bit; their descriptors run out. Each fault ends and writes resume before the next
+one. At the end of a round everything is read and checked, and the next round begins with empty folders.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ logger.producer.level = info
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = file
 """
-"""Among what the producers tell is every batch that they send again, and why."""
+"""The producers' log includes every batch that they resend, and why."""
 WRITER = Path(__file__).parent.parent / "support" / "number_writer.py"
 
 
@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Load) -> Outcome | None:
-    """One round; None where a cluster did not go on."""
+    """One round; None if a cluster did not recover."""
     settings = SETTINGS | ({"flush.ack": wanted.flush_ack} if wanted.flush_ack else {})
     with (
         tempfile.TemporaryDirectory(prefix="millpond-cluster-", ignore_cleanup_errors=True) as folder,
@@ -126,7 +126,7 @@ def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Lo
 
 
 def java_classes(diaries: Path | None) -> list[str]:
-    """How our programs in Java are run, where there is Java; what their client tells goes to a file, if wanted."""
+    """The command that runs our Java programs, if Java is installed; their client logs to a file on request."""
     command = ["java", "-XX:TieredStopAtLevel=1", "-Xmx96m"]
     try:
         classes = compiled(Path(tempfile.mkdtemp(prefix="millpond-java-")))

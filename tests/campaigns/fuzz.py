@@ -1,14 +1,14 @@
-"""Hostile clients by the million against a whole node in the simulated world; what they did is counted.
+"""Send millions of hostile requests to a whole node in the simulated world, and count the outcomes.
 
     python tests/campaigns/fuzz.py --frames 10000000 --jobs 2 --folder build/fuzz
 
-The folder keeps the corpus (requests that led to something new: the next run begins with them), the tally (a campaign
-goes on where it ended), and a tape of whatever is found, which is printed with the command that plays it again.
+The folder keeps the corpus (requests with new outcomes, which the next run starts from), the tally (a campaign
+resumes where it ended), and a tape of each finding, which is printed with the command that replays it.
 
-What is looked for, beside crashes, answers that nobody asked for or can read, and changes by whoever has no right:
-a turn of the loop of more than 20 ms, by the processor time of the thread, since the machine may be shared; memory,
-by what is resident after garbage was collected, and by the leap of one connection's requests; files, by the
-descriptors of the process, and by whatever the interpreter says was opened.
+The campaign looks for crashes, unexpected or unreadable responses, and changes without permission. It also looks for
+turns of the loop of more than 20 ms, in CPU time of the thread, since the machine may be shared; for memory growth,
+by resident size after a garbage collection and by the increase during one connection's requests; and for open files,
+by the descriptors of the process and by the interpreter's audit events.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FRAMES_PER_LIFE = 40_000
 LIVES_PER_PROCESS = 50
 LIVES_PER_WEIGHING = 5
 GROWTH_BYTES_MAX = 64 << 20
-"""What a process may gain from the first time it is weighed, after some lives, to any later one."""
+"""How much a process may grow between its first measurement, after some runs, and any later one."""
 
 TOLD_SECONDS = 20
 
@@ -78,14 +78,14 @@ def outcomes(first: int, frames: int, jobs: int, path: Path | None) -> Iterator[
         begin(path)
         yield from map(play, works)
         return
-    # Some lives end early, because a client told the node to.
+    # Some runs end early, because a client shut the node down.
     lives = 2 * frames // FRAMES_PER_LIFE + 10 * jobs
     with get_context("fork").Pool(jobs, begin, (path,), maxtasksperchild=LIVES_PER_PROCESS) as pool:
         yield from pool.imap_unordered(play, (next(works) for _ in range(lives)))
 
 
 class Tally:
-    """What a campaign has come to, over all its sittings."""
+    """The totals of a campaign, over all its sessions."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -130,7 +130,7 @@ class Tally:
     def save(self) -> None:
         if self._path is not None:
             facts = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-            # Whoever is ended while he writes it must not lose the count.
+            # A process that is killed during the write must not lose the count.
             fresh = self._path.with_suffix(".tmp")
             fresh.write_text(json.dumps(facts, indent=1), encoding="utf-8")
             fresh.replace(self._path)
@@ -202,7 +202,7 @@ def campaign(given: argparse.Namespace) -> int:
 
 
 def tell(outcome: Outcome, tally: Tally, folder: Path) -> None:
-    """Keep what was done, and print what came of it."""
+    """Save what was done, and print the results."""
     tape = folder / f"{outcome.seed}.jsonl"
     save(tape, outcome.seed, outcome.scene, outcome.acts)
     tally.tapes.append(str(tape))
@@ -218,7 +218,7 @@ def against_node(seed: int, frames: int, folder: Path | None) -> int:
     begin(None if folder is None else folder / "corpus.jsonl")
     outcome = _real_life(seed, frames)
     if outcome.ended == SLOW_ONCE:
-        # That may be the machine's doing: what its host takes for others counts as the loop's own time.
+        # It may be the machine's fault: CPU time that the hypervisor gives to other guests counts as the loop's own.
         print(*outcome.findings, "once more:", sep="\n", flush=True)
         outcome = _real_life(seed, frames)
     seconds = time.monotonic() - began
@@ -237,7 +237,7 @@ def _real_life(seed: int, frames: int) -> Outcome:
 
 
 def sweep_all(items: int) -> int:
-    """Which requests hold the loop longest, with lists as long as they may be."""
+    """Find the requests that hold the loop longest, with lists of the maximum length."""
     for scene in (OPEN, GUEST):
         print(f"{scene.name}, lists of {items:,}:")
         for each in sweep(scene, items)[:25]:

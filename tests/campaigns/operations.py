@@ -1,10 +1,10 @@
 """Operations on a real cluster under load: `python tests/campaigns/operations.py --phases join drain --seed 7`.
 
-Three nodes of the version before, where git has it, with idempotent producers, groups of both protocols and a
-transactional copy. They are upgraded one by one; a node joins and gets its share; another is drained and removed; one
-dies with its disk and is replaced; all are restarted one by one; the replication factor changes; partitions move
-while their leader dies. After each phase: how long writes took, beside the quiet ones. At the end everything is read
-and checked.
+Three nodes of the previous version, if git has it, serve idempotent producers, groups of both protocols and a
+transactional copy. The nodes are upgraded one by one; a node joins and gets its share; another is drained and
+removed; one dies with its disk and is replaced; all are restarted one by one; the replication factor changes;
+partitions move while their leader dies. Each phase reports how long writes took, compared with an idle cluster. At
+the end everything is read and checked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from support.seeds import fresh_seed
 
 INTERNAL_TOPIC_SETTINGS = ("offsets.topic.num.partitions", "transaction.state.log.num.partitions")
 INTERNAL_PARTITIONS = 6
-"""So few that every phase has to do with topics of clients more than with the cluster's own."""
+"""Few, so that each phase mostly deals with the clients' topics, not the internal ones."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def keep(folder: Path, diaries: Path, *, with_data: bool) -> None:
-    """What nodes told; and where something is wrong all that they have."""
+    """Keep the nodes' logs; if something is wrong, keep all their files."""
     if with_data:
         shutil.copytree(folder, diaries, dirs_exist_ok=True)
         return
@@ -84,7 +84,7 @@ def keep(folder: Path, diaries: Path, *, with_data: bool) -> None:
 
 
 def old_source(folder: Path, phases: Sequence[str]) -> Path | None:
-    """The version to be upgraded from, if that is wanted and can be had."""
+    """The version to upgrade from, if an upgrade is requested and git has that version."""
     if "upgrade" not in phases:
         return None
     try:
@@ -95,8 +95,8 @@ def old_source(folder: Path, phases: Sequence[str]) -> Path | None:
 
 
 def show(phases: Sequence[Phase]) -> None:
-    """How long writes took in each phase; and for how long a node stood still, which is the machine's if for as long
-    it had no core."""
+    """How long writes took in each phase, and for how long a node stalled; a stall is the machine's fault if the node
+    had no core for as long."""
     titles = "".join(f"{title:>9}" for title in ("p50 ms", "p99 ms", "max ms", "still ms", "no core"))
     print(f"\n{'phase':16}{'seconds':>9}{'writes':>10}{titles}")
     for each in phases:

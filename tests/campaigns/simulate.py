@@ -1,17 +1,17 @@
-"""Run many seeds of a simulated scenario and print what came of them.
+"""Run many seeds of a simulated scenario and print the results.
 
     python tests/campaigns/simulate.py records --seeds 1000 --start 0 --jobs 2
     python tests/campaigns/simulate.py cluster --seeds 200
     python tests/campaigns/simulate.py moves --replay 17
     python tests/campaigns/simulate.py faults --shrink 17
 
-One node: `records`, and `coordination` with groups and transactions. The pure machines (`machines`): `quorum`,
+One node: `records`, and `coordination` with groups and transactions. The pure state machines (`machines`): `quorum`,
 `replication`, `voters`. Whole clusters (`cluster`): `faults` alone; nodes that join, are drained and vote
-(`members`); partitions that move (`moves`); nodes that change to a newer version and back (`upgrade`); readers that
-read in their own rack (`racks`); nodes that are away longer than compacted topics keep tombstones (`compacted`).
+(`members`); partitions that move (`moves`); nodes that are upgraded and downgraded (`upgrade`); consumers that fetch
+from their own rack (`racks`); nodes that are down longer than compacted topics keep tombstones (`compacted`).
 `crews`: groups and transactions on whole clusters. `all`: every scenario.
 
-A seed that fails is printed with its findings and with the commands that print its story, whole or shrunk.
+A failing seed is printed with its findings and with the commands that print its event log, whole or shrunk.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOT_COUNTED = ("seed", "healed_ms", "trace")
 
 @dataclass
 class Result:
-    """What one run came to, the same for all scenarios."""
+    """The result of one run, in the same form for all scenarios."""
 
     seed: int
     violations: list[str]
@@ -62,7 +62,7 @@ class Runs:
 
     @property
     def options(self) -> str:
-        """What sets them apart from the usual runs, as on the command line."""
+        """The command-line options that distinguish these runs from the default."""
         faults = f" --faults {','.join(self.faults)}" if self.faults != FAULTS else ""
         return faults + (f" --nodes {self.nodes}" if self.nodes is not None else "")
 
@@ -78,13 +78,13 @@ class Runs:
         return CAMPAIGNS[self.scenario].plan(seed, self.faults, self.nodes)
 
     def shrunk(self, seed: int) -> Any:
-        """The scenario of a failing seed, with everything left out that it fails without."""
+        """The scenario of a failing seed, reduced to what it needs to fail."""
         kind, plan = CAMPAIGNS[self.scenario].kind, self.plan(seed)
         failure = kind_of(play(seed, plan, kind)[1])
         return kind(seed, shrink(seed, plan, lambda tried: kind_of(play(seed, tried, kind)[1]) == failure))
 
     def run(self, seed: int) -> Result:
-        """One seed; an error of a node is a finding like any other."""
+        """Run one seed; an error of a node is a finding like any other."""
         outcome: Any
         if self.scenario in MACHINES:
             outcome = MACHINES[self.scenario](seed)
@@ -110,13 +110,13 @@ def results(seeds: range, jobs: int, runs: Runs) -> Iterator[Result]:
 
 
 def collect_rarely() -> None:
-    """A run leaves reference cycles behind; collecting them while it goes on costs a fifth of the time."""
+    """A run leaves reference cycles behind; collecting them during the run costs a fifth of the time."""
     gc.freeze()
     gc.set_threshold(200_000, 2, 2)
 
 
 def replay(runs: Runs, seed: int, *, shrinks: bool = False) -> int:
-    """Run one seed and print its whole story."""
+    """Run one seed and print its whole event log."""
     if runs.scenario in MACHINES:
         outcome = MACHINES[runs.scenario](seed)
         print("\n".join(outcome.story))
@@ -165,7 +165,7 @@ def print_failure(runs: Runs, result: Result) -> None:
     how = "shrink" if runs.scenario in CAMPAIGNS else "replay"
     print(f"  its story: python tests/campaigns/simulate.py {runs.scenario}{runs.options} --{how} {result.seed}")
     if not runs.options:
-        # Only what follows from the seed alone has a link.
+        # Only a run that is determined by its seed alone has a link.
         print(f"  in the simulator: {CampaignSeed(runs.scenario, result.seed).where_to_see()}", flush=True)
 
 

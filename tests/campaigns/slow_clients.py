@@ -1,8 +1,8 @@
-"""Thousands of slow, silent, deaf and restless clients beside a working one, whose p99 must not double.
+"""Run thousands of slow, silent, deaf and restless clients next to a working one, whose p99 must not double.
 
-The crowd sits on this machine, and what it takes of the processor the node does not have. So the same crowd besets a
-listener that does nothing, too, and what that does to the working client is not counted against the node ("of the
-node"); the ratio to the client alone stands beside it. On a machine with a core for each they are the same.
+The crowd runs on this machine and takes CPU time from the node. So the same crowd also connects to a listener that
+does nothing, and its effect on the working client there is not counted against the node ("of the node"); the ratio to
+the client alone is printed next to it. On a machine with a core for each process the two are the same.
 
 python tests/campaigns/slow_clients.py --count 2000 --rounds 4 --seconds 3 --kinds loris deaf
 """
@@ -25,7 +25,7 @@ RATIO_MAX = 2.0
 
 
 def files_of(node: Node) -> int:
-    """How many files that are no sockets the node has open."""
+    """How many open files of the node are not sockets."""
     folder = f"/proc/{node.pid}/fd"
     count = 0
     for name in os.listdir(folder):

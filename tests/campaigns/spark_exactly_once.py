@@ -1,4 +1,4 @@
-"""Copy a topic with Spark, exactly once, while every step of it is made to fail:
+"""Copy a topic with Spark, exactly once, while every step of the copy is made to fail:
 `python tests/campaigns/spark_exactly_once.py`.
 
 Each job has its own node and its own Spark driver. Faults are drawn by a seed: tasks and drivers that raise, Python
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, faults, options, pause_seconds in jobs:
         print(f"  {name}: {len(faults)} faults", flush=True)
         with tempfile.TemporaryDirectory(prefix="millpond-spark-") as folder:
-            # As many batches as there are faults, and a few that nothing happens to.
+            # One batch for each fault, and a few undisturbed ones.
             batch_rows = max(wanted.records // (len(faults) + 3), 1)
             copy = Copy(Path(folder), wanted.records, batch_rows, faults, options, pause_seconds)
             try:

@@ -1,4 +1,4 @@
-"""What several files about clients share."""
+"""Fixtures shared by the client tests."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from support.raw import Raw
 
 @pytest.fixture
 def made(raw: Raw, topic: str) -> str:
-    """A topic of two partitions."""
+    """A topic with two partitions."""
     raw.create_topic(topic, 2)
     return topic

@@ -1,4 +1,4 @@
-"""Rights as clients meet them: on one node and on three, by librdkafka and kafka-python."""
+"""ACLs as clients see them: on one node and on three, with librdkafka and kafka-python."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_acls_are_made_found_and_removed_by_kafka_python(secure: SecureCluster) 
 
 
 def test_rights_hold_on_every_node_of_a_cluster() -> None:
-    """A request that the controller answers is asked for rights where it came in; ACLs reach all nodes."""
+    """The node that receives a request authorizes it before forwarding it to the controller; ACLs reach all nodes."""
     with Ponds(3, secure=True) as ponds:
         secure = SecureCluster(ponds)
         topic = secure.topic()

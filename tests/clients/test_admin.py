@@ -1,4 +1,4 @@
-"""Administration through the client that most people use: topics, partitions, records, offsets, settings."""
+"""Administration through the most widely used client: topics, partitions, records, offsets, settings."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def admin(node):
 
 
 def outcome(futures):
-    """What the one future of a reply holds."""
+    """The result of the reply's only future."""
     (future,) = futures.values()
     return future.result(60)
 
 
 def refusal(futures):
-    """Code and text of the error that the one future of a reply ends with."""
+    """Code and text of the error that the reply's only future ends with."""
     with pytest.raises(KafkaException) as raised:
         outcome(futures)
     error = raised.value.args[0]
@@ -63,7 +63,7 @@ def test_a_created_topic_has_what_was_asked_for(admin, topic):
     assert configs_of(admin, topic)["retention.ms"].value == "60000"
 
 
-# Growing and deleting.
+# Adding partitions and deleting.
 
 
 @pytest.mark.smoke

@@ -1,4 +1,4 @@
-"""Administration through kafka-python, which speaks newer versions of the admin APIs, and through aiokafka."""
+"""Administration through kafka-python, which uses newer versions of the admin APIs, and through aiokafka."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_kafka_python_sees_how_large_partitions_are(python_admin, node, raw, top
     assert f"'partition_size': {size}" in found
 
 
-# And through aiokafka.
+# aiokafka.
 
 
 @pytest.mark.smoke

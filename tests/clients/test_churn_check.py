@@ -1,4 +1,4 @@
-"""The judge of churned groups finds each kind of wrong, and nothing where nothing is."""
+"""The checker of churned groups finds each kind of error, and nothing in a correct run."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_reading_again_is_wrong_unless_the_library_paused_there(judged, tmp_path
 
 
 class Refusing:
-    """A consumer whose commits are refused as often as it is told, as in the middle of a rebalance."""
+    """A consumer whose commits are refused a given number of times, as in the middle of a rebalance."""
 
     def __init__(self, _settings):
         self.refusals = 1

@@ -1,4 +1,4 @@
-"""What a node remembers: through kill -9 under load, torn files, clean ends, and two nodes on one folder."""
+"""What a node retains: through kill -9 under load, torn files, clean shutdowns, and two nodes on one folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ either_end = pytest.mark.parametrize("crash", [False, True], ids=["clean end", "
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_six_kills_under_load_lose_double_and_disorder_nothing(make_node):
-    """`make chaos` goes on for much longer."""
+    """`make chaos` runs for much longer."""
     seed = fresh_seed()
     tally = kill_in_a_loop(make_node(), loops=6, seed=seed)
     assert tally.killed >= 3
@@ -57,7 +57,7 @@ def batch_starts(path):
 
 
 def read_with_the_log_room(folder):
-    """The values in partition torn-0 after recovery, and what a further write is told."""
+    """The values in partition torn-0 after recovery, and the outcome of another write."""
     store = LogStore(RealDisk(), str(folder), LogLimits(), SystemEntropy())
     report = store.open(time.time_ns() // 1_000_000)
     assert not report.failed, report.failed
@@ -101,7 +101,7 @@ def test_a_node_with_a_torn_tail_starts_serves_and_goes_on(crashed, cut):
 
 @pytest.mark.smoke
 def test_after_a_kill_the_log_is_read_and_not_believed(crashed):
-    """A byte flipped in the last batch is found: recovery did run."""
+    """A flipped byte in the last batch is found: recovery did read the log."""
     path = crashed.data / "torn-0" / LOG
     assert not (crashed.data / CLEAN_MARKER).exists()
     damaged = bytearray(path.read_bytes())
@@ -129,7 +129,7 @@ def test_a_torn_end_of_the_metadata_does_not_keep_a_node_from_starting(make_node
         raw.create_topic("second")
 
 
-# What lasts.
+# What survives.
 
 
 def describe(raw):

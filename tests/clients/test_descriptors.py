@@ -1,4 +1,4 @@
-"""A process that may open few files serves far more partitions and segments than that."""
+"""A process with a low limit on open files serves far more partitions and segments than that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def values(number):
 
 
 def produce_everywhere(raw, topic, batches, acks=1):
-    """One request for all partitions; those that were refused for the moment are sent again."""
+    """One request for all partitions; those with a retriable error are sent again."""
     left = dict(enumerate(batches))
     for _ in range(30):
         data = [m.ProduceRequest.PartitionProduceData(index=index, records=batch) for index, batch in left.items()]
@@ -52,7 +52,7 @@ def offsets_at(raw, topic, timestamp):
 
 
 def read_everything(raw, topic):
-    """The number of records of each partition, by fetches of all that are left."""
+    """The number of records in each partition, fetched until nothing is left."""
     offsets = dict.fromkeys(range(COUNT), 0)
     for _ in range(500):
         kind = m.FetchRequest

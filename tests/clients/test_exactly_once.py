@@ -1,6 +1,6 @@
 """Read, process, write: every record comes out exactly once, however often workers and their node are killed.
 
-The full length is `tests/campaigns/exactly_once.py`.
+`tests/campaigns/exactly_once.py` is the full-length version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_a_copy_has_every_record_once_and_in_order(make_node, plan):
     tally = run(make_node(NODE_SETTINGS), plan)
     assert tally.copied == plan.records
     assert (tally.worker_kills, tally.node_kills) == (plan.worker_kills, plan.node_kills)
-    # Had nothing been aborted, read_committed would not have been put to the test.
+    # Without an abort, read_committed would not have been tested.
     assert tally.aborted > 0
 
 

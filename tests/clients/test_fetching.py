@@ -1,4 +1,4 @@
-"""Fetch frame by frame: waiting, limits of bytes, sessions, and looking for offsets."""
+"""Fetch frame by frame: waiting, byte limits, sessions, and offset lookups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.wire.records import Record, encode_batch
 from support.raw import Raw, batch, fetch_partition, fetch_request, records_of
 
 LONGER_THAN_RAW_MS = 100_000
-"""A fetch that waits so long and is not woken is given up by the connection of the test."""
+"""The test's connection times out before a fetch that waits this long, unless the fetch is woken."""
 
 # Waiting.
 
@@ -29,7 +29,7 @@ def test_a_fetch_waits_for_data_and_comes_back_with_it(node, raw, topic):
     assert reply.high_watermark == 1
 
 
-# Limits of bytes, and where a fetch may begin.
+# Byte limits, and where a fetch may begin.
 
 
 # Fetch sessions (KIP-227).
@@ -47,7 +47,7 @@ def session_request(session_id, epoch, topic="", partitions=(), forgotten=()):
 
 
 def told(reply):
-    """The partitions that a reply speaks of, with the values in it."""
+    """The partitions in a reply, with their values."""
     return {
         each.partition_index: [record.value for record in records_of(each.records)]
         for one in reply.responses

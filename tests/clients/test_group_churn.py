@@ -1,4 +1,4 @@
-"""A group under churn: members come, go, crash and stand still, nodes crash, and no record is skipped."""
+"""A group under churn: members join, leave, crash and stall, nodes crash, and no record is skipped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def churned(make_node, tmp_path, **wanted):
 def test_members_come_go_crash_and_stand_still(make_node, tmp_path, protocol):
     tally = churned(make_node, tmp_path, protocol=protocol, seconds=6, events=MEMBER_EVENTS, events_min=6)
     assert sum(tally.events.values()) >= 6
-    # On a busy machine members start so slowly that few generations get to read before the next event.
+    # On a busy machine members start so slowly that few generations read anything before the next event.
     assert tally.generations >= 1
     assert tally.holdings > tally.holdings_lost
 

@@ -1,4 +1,4 @@
-"""Consumers in groups, by three libraries and both protocols: they commit, come back and go on where they were."""
+"""Consumer groups with three libraries and both protocols: members commit, return and resume where they were."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_topic_that_comes_later_and_fits_the_pattern_is_read(node, raw, topic,
     raw.create_topic(f"{topic}.red", 2)
     raw.create_topic(f"not.{topic}.red", 1)
     with crew_of(node.bootstrap) as crew:
-        # librdkafka takes what begins with ^ for a pattern; of the new protocol it is the node that resolves it.
+        # librdkafka treats a name that begins with ^ as a pattern; in the new protocol the node resolves it.
         crew.join(topic, [f"^{topic}\\.(red|blue)$"], protocol)
         crew.poll_until_shared(partitions(f"{topic}.red", 2))
         raw.create_topic(f"{topic}.green", 1)

@@ -1,4 +1,4 @@
-"""Groups as tools see them, through two libraries: list, describe, move and delete."""
+"""Groups as tools see them, through two libraries: list, describe, alter offsets and delete."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def three_groups(raw, topic, crew):
 
 
 def listed(raw, names, **filters):
-    """Those of the groups that the filters let through, by kind: state and type."""
+    """The groups that pass the filters, by kind: state and type."""
     found = raw.call(m.ListGroupsRequest(**filters), 5)
     assert not found.error_code
     by_name = {each.group_id: (each.group_state, each.group_type) for each in found.groups}

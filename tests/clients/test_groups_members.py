@@ -1,4 +1,4 @@
-"""Who is in a group: static members that come back, doubles that are fenced, assignors that change one by one."""
+"""Group membership: static members that return, duplicates that are fenced, assignors that change one by one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def static(crew, group, protocol, name, **more):
 
 
 def by_instance(raw, group, protocol):
-    """The coordinator's own view: state, and what each instance has."""
+    """The coordinator's view: the state, and the assignment of each instance."""
     if protocol == "consumer":
         found = describe_consumer(raw, group)
         shares = {
@@ -76,7 +76,7 @@ def test_a_static_member_that_comes_back_soon_causes_no_rebalance(raw, topic, cr
     disturbed.clear()
     crew.leave(goes)
     crew.poll_for(0.5)
-    # In the new protocol a group with a member that is away for a while is not called stable.
+    # In the new protocol a group with a member that is temporarily away is not Stable.
     assert by_instance(raw, topic, protocol)[1] == before[1]
     back = static(crew, topic, protocol, "b")
     crew.poll_until(lambda: share_of(back) == share, "having the same again")
@@ -134,7 +134,7 @@ def test_in_the_new_protocol_a_double_is_turned_away_while_the_first_is_there(ra
 
 
 def test_assignors_change_member_by_member(raw, topic, crew):
-    """range, then both, then roundrobin: at no time is there a group that cannot agree."""
+    """range, then both, then roundrobin: the members always have an assignor in common."""
     raw.create_topic(topic, 4)
     members = [crew.join(topic, [topic], "range") for _ in range(3)]
     crew.poll_until_shared(partitions(topic, 4))
@@ -160,7 +160,7 @@ def test_a_member_that_knows_no_common_assignor_is_turned_away(raw, topic, crew)
 
 
 def rebalanced(topic, *joining):
-    """The first joins with what it knows, which calls the others; the leader shares out. The protocol they got."""
+    """The first member rejoins, which makes the others rejoin; the leader assigns. Returns the chosen assignor."""
     for index, (member, known) in enumerate(joining):
         assert not index or eventually(lambda it=member: it.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
         member.ask_to_join({name: subscription([topic]) for name in known})
@@ -176,7 +176,7 @@ def rebalanced(topic, *joining):
 
 
 def test_eager_to_cooperative_in_two_rounds_as_java_consumers_do_it(node, raw, topic):
-    """Only these may name an eager and a cooperative assignor together, hence members by hand."""
+    """Only Java consumers may list an eager and a cooperative assignor together, so the test plays the members."""
     raw.create_topic(topic, 2)
     old, both, new = ["range"], ["cooperative-sticky", "range"], ["cooperative-sticky"]
     with ClassicMember(node.port, topic) as one, ClassicMember(node.port, topic) as two:

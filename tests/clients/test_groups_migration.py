@@ -1,4 +1,4 @@
-"""A running group changes its protocol, member by member, there and back, and reads on as if nothing were."""
+"""A running group changes its protocol, member by member and back again, and keeps reading without interruption."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MEMBERS = 3
 
 
 class Writer(threading.Thread):
-    """Writes to all partitions in turn until it is told to stop."""
+    """Writes to all partitions in turn until it is stopped."""
 
     def __init__(self, port: int, topic: str) -> None:
         super().__init__()
         self.topic = topic
         self.written: set[tuple[int, int]] = set()
-        """Partition and offset of all that was acknowledged."""
+        """Partition and offset of all acknowledged records."""
         self._raw = Raw(port)
         self._over = threading.Event()
 
@@ -59,7 +59,7 @@ def writer(node, raw, topic):
 
 
 class Committer:
-    """Commits what a member has read before it lets go, as a careful application does."""
+    """Commits what a member has read before its partitions are revoked, as a careful application does."""
 
     def __init__(self, crew: Crew) -> None:
         self.crew = crew
@@ -73,7 +73,7 @@ class Committer:
                 wanted = [TopicPartition(*each, reached.pop(each)) for each in theirs]
                 consumer.commit(offsets=wanted, asynchronous=False)
         except KafkaException as error:
-            # An exception would not find its way out of a callback of librdkafka.
+            # librdkafka does not propagate an exception from a callback.
             self.refused.append(error.args[0])
 
 
@@ -104,8 +104,8 @@ def test_a_live_group_becomes_a_new_one_and_turns_back_without_skipping_a_record
                 crew.leave(members[index])
                 members[index] = join(protocol)
                 crew.poll_until_shared(partitions(topic, PARTITIONS))
-                # A member that has yet to hear of the last change would be behind when the next one comes; and
-                # librdkafka, closed before it has told of an assignment, leaves first and lets go afterwards.
+                # A member that has yet to learn of the last change would be behind when the next one comes; and
+                # librdkafka, closed before it has reported an assignment, leaves first and revokes afterwards.
                 crew.poll_until(lambda: state_of(raw, topic) == "Stable", "all being in one epoch")
                 crew.poll_for(0.2)
                 kinds.append(kind_of(raw, topic))
@@ -115,8 +115,9 @@ def test_a_live_group_becomes_a_new_one_and_turns_back_without_skipping_a_record
             lambda: writer.written <= {(each.partition, each.offset) for each in crew.seen},
             "reading all that was written",
         )
-        # Whoever had joined and waited for the others when the group became a new one hears of it, as from Kafka, and
-        # joins again; librdkafka tells the application too. It takes a slow newcomer.
+        # A member that had joined and was waiting for the others when the group changed its protocol gets an error,
+        # as from Kafka, and joins again; librdkafka reports it to the application as well. It takes a slow new
+        # member.
         assert {error.code() for error in crew.errors} <= {KafkaError.REBALANCE_IN_PROGRESS}
         for member in members:
             committer.on_revoke(member, [TopicPartition(*each) for each in share_of(member)])
@@ -124,7 +125,8 @@ def test_a_live_group_becomes_a_new_one_and_turns_back_without_skipping_a_record
     for partition, offset in writer.written:
         ends[topic, partition] = max(ends[topic, partition], offset + 1)
     assert fetch_offsets(raw, topic) == ends
-    # Nobody is thrown out by the change alone: all could commit before they let go, so nothing is read twice either.
+    # The change alone removes no member: all could commit before their partitions were revoked, so nothing is read
+    # twice.
     assert committer.refused == []
     assert len(crew.seen) == len(writer.written)
 
@@ -135,7 +137,7 @@ def test_a_member_that_waits_for_the_others_joins_the_new_group_instead(node, ra
         members = [crew.join(topic, [topic], "range", on_revoke=committer.on_revoke) for _ in range(MEMBERS)]
         crew.poll_until_shared(partitions(topic, PARTITIONS))
         crew.leave(members.pop())
-        # It does not let go of its partitions yet, so the other one cannot but wait.
+        # It does not give up its partitions yet, so the other one has to wait.
         idle, waiting = members
         crew.members.remove(idle)
         crew.poll_until(lambda: not share_of(waiting), "letting go")

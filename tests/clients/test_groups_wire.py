@@ -1,4 +1,4 @@
-"""What the coordinator refuses and what it keeps, request by request: fences, offsets, forgetting."""
+"""What the coordinator rejects and what it keeps, request by request: fencing, offsets, expiry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = NODE_SETTINGS | {"offsets.retention.check.interval.ms": "200"}
 
 @pytest.fixture
 def ready(raw, topic):
-    """A topic of one partition, and a coordinator for the group of the same name."""
+    """A topic with one partition, and a coordinator for the group of the same name."""
     raw.create_topic(topic)
     asked = m.FindCoordinatorRequest(key_type=0, coordinator_keys=[topic])
     assert eventually(lambda: not raw.call(asked, 4).coordinators[0].error_code)
@@ -29,7 +29,7 @@ def joined_alone(member, topic):
     assert not member.sync({member.member_id: assignment({topic: [0]})}).error_code
 
 
-# Fences.
+# Fencing.
 
 
 def test_a_commit_of_a_classic_generation_that_is_over_is_refused(node, raw, ready):
@@ -55,7 +55,7 @@ def test_a_commit_between_two_generations_waits_for_the_next(node, raw, ready):
         joined_alone(one, ready)
         two.ask_to_join({"range": subscription([ready])})
         assert eventually(lambda: one.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS)
-        # The generation still is what it was, and what has been read in it may be committed before it ends.
+        # The generation is unchanged, and what was read in it may be committed before it ends.
         assert one.commit(ready, 3) == 0
         one.ask_to_join({"range": subscription([ready])})
         assert not one.joined().error_code
@@ -69,7 +69,7 @@ def test_a_commit_of_a_member_epoch_that_is_over_is_refused(raw, ready):
     assert not joined.error_code, joined
     epoch = joined.member_epoch
     assert commit(raw, ready, ready, 5, epoch, "m1") == 0
-    # Another member makes a new epoch, which the first one learns by its next sign of life.
+    # Another member causes a new epoch, which the first one learns with its next heartbeat.
     other = consumer_heartbeat(raw, ready, "m2", 0, subscribed_topic_names=[ready])
     assert other.member_epoch > epoch
     owned = m.ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=raw.topic_id(ready), partitions=[0])
@@ -108,7 +108,7 @@ def test_every_version_keeps_what_it_can_say(raw, ready, version):
     assert commit(raw, ready, ready, 5, leader_epoch=3, metadata="note", version=version) == 0
     asked = m.OffsetFetchRequest.OffsetFetchRequestTopic(name=ready, partition_indexes=[0, 1])
     found, missing = raw.call(m.OffsetFetchRequest(group_id=ready, topics=[asked]), 5).topics[0].partitions
-    # The leader epoch is known from version 6 on.
+    # The leader epoch exists from version 6 on.
     assert found.committed_leader_epoch == (3 if version >= 6 else -1)
     assert (found.committed_offset, found.metadata, found.error_code) == (5, "note", 0)
     assert (missing.committed_offset, missing.metadata, missing.error_code) == (-1, "", 0)
@@ -140,7 +140,7 @@ def test_offsets_are_deleted_only_of_topics_that_nobody_reads(node, raw, ready, 
     assert delete_offset(raw, f"{ready}-none", ready) == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-# Descriptions of what is not there.
+# Describing what does not exist.
 
 
 def test_a_group_that_is_not_there_is_dead(raw, ready):

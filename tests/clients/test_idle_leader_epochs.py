@@ -1,4 +1,4 @@
-"""A reader that waits at the end of a partition, through leader epochs in which nothing is written."""
+"""A consumer that waits at the end of a partition, through leader epochs in which nothing is written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def write(bootstrap: str, *values: bytes) -> None:
 
 
 def test_crashes_without_a_record_between_them_send_nobody_back_to_the_first(make_node) -> None:
-    """It asks where its epoch ended. Unknown, the answer once was, for which librdkafka begins at record 0."""
+    """The consumer asks for the end of its epoch. The answer was once "unknown", at which librdkafka restarts at
+    record 0.
+    """
     node = make_node({})
     with Raw(node.port) as raw:
         raw.create_topic("idle", 1)

@@ -1,4 +1,4 @@
-"""What the Java client alone shows of an answer: which record of a batch was refused, settings of newer kinds."""
+"""What only the Java client shows of a response: which record of a batch was rejected, settings of newer types."""
 
 from __future__ import annotations
 

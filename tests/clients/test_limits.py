@@ -1,4 +1,4 @@
-"""Clients that mean harm, are broken or are too many: only they suffer."""
+"""Clients that are hostile, broken or too many: only they are affected."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_request_that_comes_byte_by_byte_is_answered(node):
         assert drip.receive(18, 3)[0] == 7
 
 
-# Numbers of connections.
+# Connection counts.
 
 
 def test_connections_over_the_limit_are_closed_and_room_is_used_again(make_node):
@@ -250,7 +250,7 @@ def test_a_slow_reader_gets_every_answer_whole_and_in_order(full_topic):
 
 
 def test_announced_bytes_are_not_allocated_bytes(make_node):
-    """Three hundred peers announce a request of 90 MiB each and send a little of it."""
+    """Three hundred peers announce a request of 90 MiB each and send a small part of it."""
     node = make_node()
     answers(node.port)
     before = node.resident_bytes()
@@ -265,9 +265,9 @@ def test_announced_bytes_are_not_allocated_bytes(make_node):
 
 
 def bomb(codec):
-    """A batch of one record that unpacks to 600 MiB: codecs read packed pieces one after another as one stream."""
+    """A batch of one record that decompresses to 600 MiB: codecs read concatenated frames as one stream."""
     small = encode_batch([Record(0, 1000, b"key", b"")])
-    # The record: length, attributes, two deltas, key, then a value of which the length comes first.
+    # The record: length, attributes, two deltas, key, then a value prefixed with its length.
     head = b"\x80\x80\x80\x80\x05" + small[62:70] + b"\x80\x80\x80\x80\x05"
     pieces = compress(codec, head + bytes(10 * MIB)) + compress(codec, bytes(10 * MIB)) * 59
     made = bytearray(small[:61]) + pieces
@@ -279,7 +279,7 @@ def bomb(codec):
 
 @pytest.mark.parametrize("codec", [1, 4], ids=["gzip", "zstd"])
 def test_a_compression_bomb_does_not_go_off(make_node, topic, codec):
-    """Small on the wire, huge when unpacked: nothing that looks into it may swallow it whole."""
+    """Small on the wire, huge when decompressed: no code that inspects it may decompress it whole."""
     node = make_node()
     with Raw(node.port) as raw:
         raw.create_topic(topic)
@@ -297,7 +297,7 @@ def test_a_compression_bomb_does_not_go_off(make_node, topic, codec):
 
 
 def headers_bomb(count=67_000_000):
-    """Two records, the second with so many empty headers: 12 KB on the wire."""
+    """Two records, the second with very many empty headers: 12 KB on the wire."""
     body = b"\x00\xc8\x01\x02\x01\x01" + _varint(count) + b"\x00\x01" * count
     first = b"\x0c" + bytes(3) + b"\x01\x01\x00"
     return wrap_payload(first + _varint(len(body)) + body, 2, 1000, 1100, codec=4)
@@ -329,13 +329,13 @@ def test_a_lookup_by_time_is_neither_costly_nor_ended_by_a_hostile_batch(make_no
 
 
 def peak_bytes(node):
-    """The most memory that the node ever held."""
+    """The node's peak memory."""
     with open(f"/proc/{node.pid}/status") as status:
         (line,) = (line for line in status if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 
-# The end.
+# Shutdown.
 
 
 @pytest.mark.smoke

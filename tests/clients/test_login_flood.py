@@ -1,4 +1,4 @@
-"""What a crowd of wrong logins does to whoever works meanwhile: next to nothing."""
+"""A flood of failed logins has almost no effect on a working client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 class From(Raw):
-    """A connection from an address of one's own."""
+    """A connection from its own address."""
 
     def __init__(self, port: int, source: str) -> None:
         super().__init__(port)
@@ -97,5 +97,5 @@ def test_a_login_flood_does_not_delay_working_clients(node: Node) -> None:
     shown = ", ".join(f"{each * 1000:.1f}" for each in (usual, p99, worst))
     print(f"\n{guesses} guesses, {len(took)} looks: {shown} ms; a login meanwhile: {login_took:.2f} s")
     assert guesses > 5, "there was a crowd"
-    # The usual look and not the slowest: on a busy machine that waits for a core, crowd or not.
+    # The median and not the maximum: on a busy machine the slowest waits for a core, with or without the flood.
     assert usual < 0.02

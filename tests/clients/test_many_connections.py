@@ -1,4 +1,4 @@
-"""Ten thousand connections that do nothing cost little memory and next to no time."""
+"""Ten thousand idle connections cost little memory and next to no time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ MORE_WORK_AT_MOST = 3.0
 
 
 def round_trips(node, raw):
-    """What writes and reads over one busy connection cost the node: its work, as the clock counts others' too."""
+    """What writes and reads over one busy connection cost the node: its CPU time, as wall time includes other
+    processes.
+    """
     before = node.cpu_seconds()
     for _ in range(ROUNDS):
         assert not raw.produce("busy", 0, batch(b"x" * 100), acks=1).error_code
@@ -30,12 +32,12 @@ def round_trips(node, raw):
 
 
 def open_connections(port, count):
-    """Connections that have said what every client says first, and have been answered."""
+    """Connections that have completed the first request of every client."""
     greeting = frame(m.ApiVersionsRequest(), 0, 1)
     with contextlib.ExitStack() as held:
         connections = []
         for number in range(count):
-            # Clients leave by many doors: one address has too few ports for a large limit.
+            # Clients use several source addresses: one has too few ports for a large limit.
             address = ("127.0.0.1", 0) if number % 2 else ("127.0.0.2", 0)
             connection = socket.create_connection((HOST, port), timeout=20, source_address=address)
             connections.append(held.enter_context(connection))
@@ -51,7 +53,7 @@ def test_ten_thousand_idle_connections_hardly_cost_a_thing(make_node):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < CONNECTIONS + SPARE_DESCRIPTORS <= hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    # Here and in the node every connection takes a descriptor: with a lower limit it is as many as it allows.
+    # Every connection takes a descriptor here and in the node: a lower limit allows fewer connections.
     count = min(CONNECTIONS, hard - SPARE_DESCRIPTORS)
     if count < 1000:
         pytest.skip(f"the system allows a process only {hard} descriptors")

@@ -1,4 +1,4 @@
-"""What one real client writes, every real client reads: each codec, each kind of acknowledgement, each odd record."""
+"""What one real client writes, every real client reads: each codec, each acks setting, each odd record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_codec = pytest.mark.parametrize("codec", CODECS)
 
 
 def stored_batches(raw, topic, partition=0):
-    """The headers of all batches as they lie in the log."""
+    """The headers of all batches as they are in the log."""
     found, offset = [], 0
     while True:
         data = raw.fetch(topic, partition, offset, wait_ms=0).records
@@ -35,7 +35,7 @@ def stored_batches(raw, topic, partition=0):
 
 
 def odd_messages(client):
-    """Everything that a record can hold, as far as this client can say it."""
+    """Everything that a record can hold, as far as this client can express it."""
     if isinstance(client, Kcat):
         return [
             Sent(b"plain"),

@@ -1,4 +1,4 @@
-"""The protocol frame by frame, as no client library lets one say it: versions, the order of replies, metadata."""
+"""The protocol frame by frame, beyond what client libraries expose: versions, the order of replies, metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.node import eventually
 from support.raw import LENGTH, Raw, batch, fetch_partition, fetch_request, records_of
 from support.raw_groups import consumer_heartbeat
 
-# Groups may choose short times of their own.
+# Allow groups short intervals.
 SETTINGS = {"group.consumer.min.heartbeat.interval.ms": "100", "group.consumer.min.session.timeout.ms": "500"}
 
 
@@ -86,7 +86,7 @@ def test_a_clients_software_has_a_name_and_a_version(raw, name, version, is_fine
 
 
 def small_requests(raw, topic):
-    """For each key a request with something in it, that does no harm."""
+    """For each key a harmless request that is not empty."""
     topic_id = raw.topic_id(topic)
 
     def produce(version):
@@ -206,7 +206,7 @@ def test_every_advertised_version_of_every_api_is_answered_with_something_that_d
 
 
 def test_one_request_per_version_is_really_in_the_answer(raw, topic):
-    """The loop above would be content with empty replies; produce and fetch are looked into."""
+    """The loop above would accept empty replies; this one inspects Produce and Fetch."""
     raw.create_topic(topic)
     requests = small_requests(raw, topic)
     for number, version in enumerate(range(3, 14)):
@@ -235,7 +235,7 @@ def test_replies_leave_in_the_order_of_requests_even_behind_a_parked_fetch(node,
     assert [raw.receive(18, 0)[0] for _ in range(5)] == other_ids
 
 
-# Topics that come into being by being asked for.
+# Topics that are created on first use.
 
 
 def asked_for(raw, name, version=12, allow=True):

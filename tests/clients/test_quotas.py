@@ -1,4 +1,6 @@
-"""Quotas by real clients: they are told to wait, they do, the rate holds, and whoever has none is not held up."""
+"""Quotas with real clients: they are throttled, they wait, the rate holds, and clients without a quota are not held
+up.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ Alter = m.AlterClientQuotasRequest
 RATE = 400_000
 SIZE = 10_000
 COUNT = 160
-"""Of messages that take 4 s at this rate: what was saved up is one second's worth."""
+"""Messages that take 4 s at this rate; one second's worth is available at once."""
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def set_quota(raw: Raw, entity: dict[str, str | None], **values: float) -> None:
 
 
 def write(pond: Node, client_id: str, **options: object) -> tuple[float, list[float]]:
-    """How long all messages took, and how long librdkafka was told to wait each time."""
+    """How long all messages took, and each throttle time that librdkafka was given."""
     throttled: list[float] = []
     producer = Producer(
         {
@@ -154,7 +156,9 @@ def test_kafka_python_waits_as_well(pond: Node, asked: Raw) -> None:
 
 
 def test_librdkafka_makes_topics_no_faster_than_its_quota(pond: Node, asked: Raw) -> None:
-    """Its version of CreateTopics does not know the refusal: it gets what it wants, and waits afterwards."""
+    """Its version of CreateTopics lacks the error code: the topic is created, and the client is throttled
+    afterwards.
+    """
     set_quota(asked, {"client-id": "maker"}, controller_mutation_rate=2)
     admin = AdminClient({"bootstrap.servers": pond.bootstrap, "client.id": "maker"})
     began = time.monotonic()
@@ -207,7 +211,7 @@ PASSWORD = "open sesame"
 
 @pytest.fixture
 def guarded(make_node: Callable[..., Node], tmp_path: Path) -> Node:
-    """A node with the users admin and bob, who both may do everything."""
+    """A node with the users admin and bob, who may both do everything."""
     users = [credential_of(user, PASSWORD, b"salt" * 8, Mechanism.SCRAM_SHA_256) for user in ("admin", "bob")]
     (tmp_path / "users").write_text(written(users))
     node = make_node(

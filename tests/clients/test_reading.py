@@ -1,4 +1,4 @@
-"""Where consumers begin: the ends of the log, a moment in time, an offset that is gone, new partitions."""
+"""Where consumers begin: the ends of the log, a timestamp, a deleted offset, new partitions."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def python_consumer(node):
 
 
 def numbers(raw, topic, count=10, stamp=None):
-    """One batch for each number; with a stamp each is a second later than the one before."""
+    """One batch for each number; with a timestamp, each is a second later than the one before."""
     for number in range(count):
         timestamp = None if stamp is None else stamp + number * 1000
         raw.produce(topic, 0, batch(b"%d" % number, timestamp=timestamp), acks=1)
 
 
 def until_the_end(consumer):
-    """The offsets of all that comes before the consumer says that it is at the end."""
+    """The offsets of all records before the consumer reports the end of the partition."""
     found = []
     while True:
         message = consumer.poll(10)

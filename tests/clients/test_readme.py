@@ -1,4 +1,4 @@
-"""The start that the README promises, on a clean copy of the tree: make up, then what the other terminal does."""
+"""The quick start in the README, on a clean copy of the tree: make up, then the commands of the second terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_SECONDS_MAX = 60
 
 
 def packages_fault(folder):
-    """Why pip, as this machine has set it up, cannot get packages; None if it can."""
+    """Why pip, as this machine configures it, cannot get packages; None if it can."""
     words = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-cache-dir", "-d", str(folder), "click"]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=STEP_SECONDS_MAX)
@@ -32,7 +32,7 @@ def packages_fault(folder):
 
 @pytest.fixture
 def clean_copy(tmp_path):
-    """What a fresh clone would hold: every file that is tracked or about to be, nothing that was built."""
+    """What a fresh clone would hold: every file that is tracked or about to be, and no build output."""
     if not (TREE / ".git").exists() or shutil.which("git") is None or shutil.which("make") is None:
         pytest.skip("needs git, make and a checkout to copy")
     listed = subprocess.run(
@@ -48,7 +48,7 @@ def clean_copy(tmp_path):
 
 
 def address_announced_by(process, log):
-    """Where the node says that it listens, once it does."""
+    """The address that the node reports, once it listens."""
     deadline = time.monotonic() + INSTALL_SECONDS_MAX
     while time.monotonic() < deadline:
         text = log.read_text()
@@ -67,7 +67,7 @@ def test_the_start_of_the_readme_works_on_a_clean_copy(clean_copy, tmp_path):
     if fault := packages_fault(tmp_path / "packages"):
         pytest.skip(f"pip gets no packages: {fault}")
     log = tmp_path / "make.txt"
-    # As from a plain terminal: nothing of the environment that these tests run in. But made quickly, not to be fast.
+    # As from a plain terminal, without the environment of these tests. But without optimization, for a quick build.
     environment = {name: text for name, text in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
     environment |= {"CFLAGS": "-O0", "PIP_NO_COMPILE": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     with log.open("wb") as out:
@@ -114,7 +114,7 @@ def test_every_command_of_the_readme_is_tried_above():
 
 
 def test_no_address_of_a_registry_stands_in_the_tree():
-    """Packages come through pip, Maven and apt with the settings of the machine, which may know better ones."""
+    """Packages come through pip, Maven and apt with the machine's settings, which may name better registries."""
     hosts = [".".join(parts) for parts in (("pypi", "org"), ("repo", "maven"), ("maven", "org"), ("npmjs", "org"))]
     listed = subprocess.run(["git", "ls-files"], cwd=TREE, capture_output=True, text=True, check=False)
     if listed.returncode:

@@ -1,6 +1,6 @@
-"""Our table of refusals, held against Apache Kafka itself: it refuses the same requests with the same codes.
+"""Our table of refusals, compared with Apache Kafka: it refuses the same requests with the same codes.
 
-Only refusals are asked for: they change nothing, so one broker serves for all of them.
+Only refusals are tested: they change nothing, so one broker serves all of them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ OTHERWISE = frozenset(
         "Fetch-v17-of the metadata",
     }
 )
-"""Kafka has no tokens where they were not set up. Its metadata are to be had from controllers alone, which answer as
-we do; to brokers their topic is one like any other."""
+"""Kafka has no tokens unless they are configured. Only its controllers serve its metadata, and they answer as we do;
+to its brokers the metadata topic is like any other."""
 
 
 class KafkaSetup:
-    """What the cases are about, on Kafka. Whoever comes in the clear is a super user; alice logs in."""
+    """The resources of the cases, on Kafka. A plaintext connection is a super user; alice logs in."""
 
     def __init__(self, kafka: KafkaBroker) -> None:
         self._kafka = kafka
@@ -54,7 +54,7 @@ class KafkaSetup:
         self.served = {each.api_key: range(each.min_version, each.max_version + 1) for each in served.api_keys}
 
     def join_team(self) -> None:
-        """Its member does nothing else, and is not one for long."""
+        """The member does nothing else, and does not stay for long."""
         joins = {
             "group_id": "team",
             "member_id": "m",
@@ -83,7 +83,7 @@ class KafkaSetup:
         return replies[-1]
 
     def only(self, *rights: Right) -> None:
-        """These and no others; they hold once alice's connection sees them."""
+        """Set exactly these ACLs, and wait until alice's connection sees them."""
         every = {
             "resource_type_filter": 1,
             "resource_name_filter": None,
@@ -110,7 +110,7 @@ class KafkaSetup:
             self.settled(30, 3, {"creations": creations})
 
     def codes(self, case: Case) -> set[int] | None:
-        """Those that alice is told; None where there is no answer."""
+        """The codes in alice's response; None if there is no response."""
         request = build(case.request, case.values(self.scene))
         try:
             reply = self.alice.call(request, case.version)
@@ -137,7 +137,7 @@ def expected(case: Case, right: Right) -> set[int]:
 
 
 def told_in_the_end(setup: KafkaSetup, case: Case, want: set[int]) -> set[int] | None:
-    """Kafka's brokers hear of ACLs a moment after they are made."""
+    """Kafka's brokers learn of ACLs a moment after they are created."""
     for _ in range(10):
         told = setup.codes(case)
         if told == want:
@@ -147,7 +147,7 @@ def told_in_the_end(setup: KafkaSetup, case: Case, want: set[int]) -> set[int] |
 
 
 def test_kafka_refuses_the_same_with_the_same_codes(setup: KafkaSetup) -> None:
-    """One walk, because the broker takes long to start."""
+    """A single test, because the broker starts slowly."""
     differing = []
     walked = 0
     for case in CASES:
@@ -170,7 +170,7 @@ def test_kafka_refuses_the_same_with_the_same_codes(setup: KafkaSetup) -> None:
 
 
 def test_kafka_too_keeps_its_own_topics_to_itself(setup: KafkaSetup) -> None:
-    """Whatever rights somebody has: here a super user asks."""
+    """Regardless of permissions: here a super user sends the requests."""
     scene = setup.scene
     for own in ("__consumer_offsets", "__transaction_state"):
         adds = {

@@ -1,4 +1,4 @@
-"""Clients that people have, each by each mechanism: they log in, write and read; with a wrong password none does."""
+"""Widely used clients with each mechanism: they log in, write and read; with a wrong password none does."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_token_that_is_forged_or_old_is_refused(node: Node) -> None:
 
 
 def test_keys_that_do_not_come_keep_nobody_else_waiting(tmp_path: Path) -> None:
-    """Who keeps the keys of signed tokens takes connections and never answers."""
+    """The provider of the signing keys accepts connections and never answers."""
     (tmp_path / "users").write_text(written([credential_of("admin", PASSWORD, b"salt" * 8, Mechanism(2))]))
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         settings = {

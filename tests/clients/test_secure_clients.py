@@ -1,4 +1,4 @@
-"""Every client that people have, logged in by SCRAM over TLS and by a certificate, against one node and a cluster."""
+"""Widely used clients with SCRAM over TLS and with a certificate, against one node and a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def cluster(request: pytest.FixtureRequest, secure: Any) -> Iterator[Clients]:
 
 
 def keywords(cluster: Clients) -> dict[str, Any]:
-    """How kafka-python is told the same; aiokafka has a context of TLS for the files."""
+    """The same settings for kafka-python; aiokafka takes the files in a TLS context."""
     settings = cluster.login_settings()
     told = {
         "bootstrap_servers": settings["bootstrap.servers"].split(","),
@@ -111,7 +111,7 @@ def test_aiokafka(cluster: Clients) -> None:
 
 @pytest.fixture(scope="module")
 def properties(cluster: Clients, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """How Java is told."""
+    """The same settings for Java."""
     assert cluster.security is not None
     if not cluster.by_certificate:
         return cluster.security.client_file

@@ -1,4 +1,4 @@
-"""However records leave the node, by the kernel's own copy or through Python, they are the same bytes."""
+"""Records leave the node as the same bytes, whether the kernel copies them or Python does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAYS = {
 
 
 def fetched(port, end):
-    """The replies of many fetches, byte for byte: each offset on its own, and large ones over two partitions."""
+    """The replies of many fetches, byte for byte: each offset separately, and large ones over two partitions."""
     replies = []
     with Raw(port) as raw:
         for offset in range(end):
@@ -66,5 +66,5 @@ def test_every_way_out_gives_the_same_bytes(make_node, tmp_path):
         assert replies == found["sendfile"], way
     whole = found["sendfile"][-1]
     for position, header in walk(sent):
-        # From the CRC on a stored batch is the producer's own bytes.
+        # From the CRC on, a stored batch is exactly what the producer sent.
         assert sent[position + 17 : position + header.size] in whole

@@ -1,4 +1,4 @@
-"""The short form of tests/campaigns/slow_clients.py: those who are slow, silent, deaf or restless hurt themselves."""
+"""The short form of tests/campaigns/slow_clients.py: slow, silent, deaf and restless clients only hurt themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNT = 300
 SECONDS = 1.5
 TIMES_MAX = 4
 SPARE_SECONDS = 0.05
-"""The campaign asks for less than twice, on a machine that does nothing else; here others run beside."""
+"""The campaign requires less than a factor of two on an otherwise idle machine; here other tests run as well."""
 
 
 @pytest.mark.slow

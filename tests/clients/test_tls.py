@@ -1,4 +1,4 @@
-"""Real clients over TLS, with and without a certificate of their own, against a node alone."""
+"""Real clients over TLS, with and without a client certificate, against a standalone node."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_client_without_a_certificate_gets_nothing(mutual: Node, certificates:
     from confluent_kafka.admin import AdminClient
 
     for own in (None, certificates.server):
-        # The second one is good, and of nobody who may do anything.
+        # The second certificate is valid, but its user has no permissions.
         admin = AdminClient(Librdkafka(certificates.authority, own).settings(mutual.bootstrap))
         if own is None:
             with pytest.raises(KafkaException):
@@ -95,7 +95,7 @@ def test_clients_are_told_the_address_of_the_listener_that_they_came_by(
         "inter.broker.listener.name": "CLEAR",
         **{f"listener.name.safe.{name}": text for name, text in certificates.server_settings().items()},
     }
-    # What the helper says of its own must not stand beside it.
+    # The default of `listen`: the helper's own value must not appear next to the listeners.
     node = Node(tmp_path, {**settings, "listen": LISTEN.default})
     node.start()
     try:
@@ -110,7 +110,7 @@ def test_clients_are_told_the_address_of_the_listener_that_they_came_by(
 
 
 def test_large_records_come_back_as_they_were_sent(encrypted: Node, certificates: Certificates) -> None:
-    """Their bytes leave from files, piece by piece."""
+    """Their bytes are read from files, piece by piece."""
     values = [random.Random(number).randbytes(400_000) for number in range(40)]
     client = Librdkafka(certificates.authority, None)
     assert client.write_and_read(encrypted.bootstrap, "large", values) == values

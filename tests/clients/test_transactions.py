@@ -1,4 +1,4 @@
-"""Transactions through three libraries: committed records are read, aborted ones are not, zombies are fenced off."""
+"""Transactions through three libraries: committed records are read, aborted ones are not, zombies are fenced."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_committed_records_are_read_and_aborted_ones_are_not(node, raw, made, op
 
 @every_reader
 def test_interleaved_transactions_are_kept_apart(node, raw, made, read):
-    """Many batches of several transactions in turn, more than one fetch brings."""
+    """Many batches of several transactions in turn, more than one fetch returns."""
     writers = [ConfluentWriter(node.bootstrap, f"{made}-{number}") for number in range(3)]
     for writer in writers:
         writer.begin()

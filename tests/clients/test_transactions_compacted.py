@@ -1,4 +1,4 @@
-"""A compacted topic that is written in transactions: after compaction it still is the table that was committed."""
+"""A compacted topic that is written in transactions: after compaction it is still the committed table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(node, model, dice, name, transactions=TRANSACTIONS):
 
 
 def alive(pairs):
-    """The table that a sequence of changes leads to."""
+    """The table that results from a sequence of changes."""
     return {key: value for key, value in dict(pairs).items() if value is not None}
 
 
@@ -95,11 +95,11 @@ def test_the_table_after_compaction_is_the_one_that_was_committed(make_node, del
     create(node, delete_retention_ms=delete_retention_ms)
     dice, model = seeds.dice(5), {}
     for name in ("first", "second"):
-        # The cleaner is at work while the second one writes.
+        # The cleaner is running during the second round of writes.
         write(node, model, dice, name)
         assert alive(read_by_hand(node)) == alive(model)
     written = len(read_by_hand(node))
-    # Only what is newest of each key, and what lies in the active segment, is left.
+    # Only the latest record of each key, and the active segment, are left.
     assert eventually(lambda: len(read_by_hand(node)) < 700), f"{written} records are not compacted"
     for read in (read_by_hand, read_with_confluent):
         assert alive(read(node)) == alive(model)
@@ -111,7 +111,7 @@ def test_the_table_after_compaction_is_the_one_that_was_committed(make_node, del
 
 
 def test_compaction_stops_before_an_open_transaction(make_node):
-    """What is undecided may yet be aborted: then the older values of its keys still count."""
+    """An open transaction may still be aborted: then the older values of its keys count."""
     node = make_node(SETTINGS)
     create(node, delete_retention_ms="0")
     dice, model = seeds.dice(6), {}
@@ -123,7 +123,7 @@ def test_compaction_stops_before_an_open_transaction(make_node):
         assert not open_one.produce(TOPIC, 0, keyed_batch(open_one, keyed)).error_code
         expected = alive(model)
         write(node, model, dice, "behind", 20)
-        # Time for the cleaner to do wrong.
+        # Gives the cleaner time to do something wrong.
         time.sleep(0.5)
         assert alive(read_by_hand(node)) == expected
         open_one.abort()

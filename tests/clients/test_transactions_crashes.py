@@ -91,7 +91,9 @@ def test_a_transaction_that_nobody_comes_back_for_is_aborted_in_time(make_node):
 @both_versions
 @pytest.mark.parametrize("committed", [True, False])
 def test_what_was_decided_is_carried_out_after_a_crash(make_node, v2, committed):
-    """A crash after the decision is safe and before any marker is written: the log is made to look like that."""
+    """A crash after the decision is durable and before any marker is written: the test edits the log to look like
+    that.
+    """
     node = make_node(NODE_SETTINGS)
     begin(node, v2=v2)
     node.kill9()
@@ -100,7 +102,7 @@ def test_what_was_decided_is_carried_out_after_a_crash(make_node, v2, committed)
     with Raw(node.port) as raw:
         wait_for_state(raw, TOPIC, "CompleteCommit" if committed else "CompleteAbort")
         assert outcome(raw) == ("committed" if committed else "aborted")
-        # Its next transaction is as good as any.
+        # Its next transaction works like any other.
         later = RawProducer(raw, TOPIC, v2=v2).begin_session()
         later.send(TOPIC, 0, b"later")
         later.commit()
@@ -109,7 +111,7 @@ def test_what_was_decided_is_carried_out_after_a_crash(make_node, v2, committed)
 
 
 def decide_in_the_log(node, state, *, raises_epoch):
-    """Append to the coordinator's log, while the node is down, what it would have written as its decision."""
+    """Append the decision that the coordinator would have written to its log, while the node is down."""
     for log in node.data.glob("__transaction_state-*/*.log"):
         data = log.read_bytes()
         batches = list(walk(data))
@@ -120,7 +122,7 @@ def decide_in_the_log(node, state, *, raises_epoch):
         current = read_value(TOPIC, last.value)
         decided = current.moved(state, current.updated_ms + 1)
         if raises_epoch:
-            # As EndTxn of version 2 does it.
+            # As EndTxn of version 2 does.
             decided = replace(decided, producer_epoch=decided.producer_epoch + 1, client_version=TRANSACTIONS_V2)
         record = record_of(decided)
         written = Record(header.next_offset, last.timestamp, record.key, record.value)
@@ -209,7 +211,9 @@ IDEMPOTENT = {
 
 
 def test_broken_connections_lead_to_no_doubles(make_node):
-    """The wire breaks while acknowledgements are on it: the producer sends again, the node knows the batch."""
+    """The connection breaks while acknowledgements are in flight: the producer retries, and the node detects the
+    duplicates.
+    """
     node, port = make_node(start=False), free_port()
     node.settings["advertised.listener"] = f"{HOST}:{port}"
     node.start()
@@ -237,7 +241,7 @@ def test_broken_connections_lead_to_no_doubles(make_node):
 
 
 def is_committed(writer, values):
-    """Whether a transaction with these records was; else it is aborted."""
+    """Whether the transaction with these records was committed; otherwise it is aborted."""
     writer.begin()
     for value in values:
         writer.producer.produce(TOPIC, value, partition=0)
@@ -250,14 +254,14 @@ def is_committed(writer, values):
 
 
 def test_an_abort_while_a_batch_is_to_be_sent_again_costs_the_next_transaction_nothing(make_node):
-    """librdkafka then gives the sequences of that batch, which was written, to what comes next."""
+    """librdkafka then reuses the sequences of that batch, which was written, for the next one."""
     node, port = make_node(NODE_SETTINGS, start=False), free_port()
     node.settings["advertised.listener"] = f"{HOST}:{port}"
     node.start()
     proxy = Proxy(port, node.port)
     with Raw(node.port) as raw:
         raw.create_topic(TOPIC)
-        # Not sent again before it is aborted.
+        # Not retried before it is aborted.
         patience = {"linger_ms": 20, "retry_backoff_ms": 1000, "retry_backoff_max_ms": 1000}
         writer = ConfluentWriter(f"{HOST}:{port}", TOPIC, **patience)
         producer = writer.producer
@@ -269,11 +273,11 @@ def test_an_abort_while_a_batch_is_to_be_sent_again_costs_the_next_transaction_n
         eventually(lambda: end_offset(raw, TOPIC, READ_UNCOMMITTED) == 6)
         proxy.cut()
         proxy.mute = False
-        # Then it knows that the answer is lost.
+        # The producer then knows that the response is lost.
         eventually(lambda: proxy.connections)
         writer.abort()
         values = [b"%d" % number for number in range(5)]
-        # The first try is refused, and leads to a new epoch.
+        # The first try is rejected, and leads to a new epoch.
         if not is_committed(writer, values):
             assert is_committed(writer, values)
         assert committed_values(raw, TOPIC) == values

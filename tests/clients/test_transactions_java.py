@@ -1,4 +1,4 @@
-"""The Java client, which speaks transactions v2: fill, copy exactly once, read, fence; in both group protocols.
+"""The Java client, which uses transactions v2: fill, copy exactly once, read, fence; in both group protocols.
 
 Without Java or Maven this is skipped.
 """
@@ -37,5 +37,5 @@ def test_the_java_client_copies_exactly_once(node, raw, topic, classpath, protoc
     committed = fetch_offsets(raw, source)
     assert committed.keys() == {(source, 0), (source, 1)}
     assert min(committed.values()) > RECORDS // 2
-    # Every end of a transaction has raised the epoch: this was version 2 of the protocol.
+    # The end of every transaction has bumped the epoch: this was version 2 of the protocol.
     assert state_of(raw, "java-filler").producer_epoch >= 10

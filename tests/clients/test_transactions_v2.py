@@ -1,4 +1,4 @@
-"""Transactions v2 (KIP-890) by hand: the broker adds partitions by itself, every end raises the epoch."""
+"""Transactions v2 (KIP-890) request by request: the broker adds partitions implicitly, every end bumps the epoch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_end_raises_the_epoch(raw, made, producer):
 
 
 def test_a_batch_that_comes_late_does_not_join_the_next_transaction(raw, made, producer):
-    """The very fault that v2 is for: a write of a transaction that was aborted meanwhile must not hang for ever."""
+    """The bug that v2 fixes: a write of a transaction that was aborted meanwhile must not hang forever."""
     late = producer.twin()
     delayed = late.batch(made, 1, b"too late")
     producer.send(made, 0, b"x")
@@ -84,7 +84,7 @@ def test_a_batch_that_is_sent_twice_is_written_once(made, producer):
 
 
 def test_one_request_writes_to_an_old_and_a_new_partition_of_the_transaction(node, made, producer):
-    """The new partition has to wait for the coordinator; the bytes for the old one must wait unharmed with it."""
+    """The new partition has to wait for the coordinator; the bytes for the old one must stay intact meanwhile."""
     producer.send(made, 0, b"begins")
     kind = m.ProduceRequest
     with Raw(node.port) as busy:
@@ -102,7 +102,7 @@ def test_one_request_writes_to_an_old_and_a_new_partition_of_the_transaction(nod
                 topic_data=[kind.TopicProduceData(name=made, partition_data=data)],
             )
             sent = [busy.send(request, 12)]
-            # Whatever follows on the connection comes into the same buffer.
+            # Whatever follows on the connection is read into the same buffer.
             sent += [busy.send(produce_request(made, 7, b"\xff" * 5000), 12) for _ in range(3)]
             replies = [busy.receive(kind.API_KEY, 12) for _ in sent]
             codes = {each.error_code for each in replies[0][1].responses[0].partition_responses}

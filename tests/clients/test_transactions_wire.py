@@ -1,4 +1,4 @@
-"""Transactions request by request: what is written, who may read how far, and who is refused."""
+"""Transactions request by request: what is written, what each isolation level reads, and what is rejected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SETTINGS = NODE_SETTINGS
 both_versions = pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
 
 
-# Who reads how far.
+# What each isolation level reads.
 
 
 @both_versions
@@ -44,7 +44,7 @@ def test_readers_of_committed_records_stop_before_the_first_open_transaction(raw
     assert fetch(raw, made, 1, isolation=READ_UNCOMMITTED).records
     producer.commit()
     wait_for_state(raw, made, "CompleteCommit")
-    # The marker takes an offset of its own.
+    # The marker takes an offset as well.
     assert (end_offset(raw, made, READ_COMMITTED), end_offset(raw, made, READ_UNCOMMITTED)) == (5, 5)
     assert committed_values(raw, made) == [b"before", b"inside", b"too", b"behind"]
 
@@ -59,7 +59,7 @@ def test_a_reply_lists_the_aborted_transactions_that_begin_in_it(raw, made, v2):
     dropped_id = dropped.id
     dropped.abort()
     wait_for_state(raw, dropped.name, "CompleteAbort")
-    # Decided, but behind a transaction that is not.
+    # Decided, but after a transaction that is still open.
     assert fetch(raw, made).last_stable_offset == 0
     kept.commit()
     wait_for_state(raw, kept.name, "CompleteCommit")
@@ -67,11 +67,11 @@ def test_a_reply_lists_the_aborted_transactions_that_begin_in_it(raw, made, v2):
     assert [(each.producer_id, each.first_offset) for each in reply.aborted_transactions] == [(dropped_id, first)]
     assert not fetch(raw, made, isolation=READ_UNCOMMITTED).aborted_transactions
     assert committed_values(raw, made) == [b"a", b"b"]
-    # From behind the end of both there is nothing aborted to be told of.
+    # After the end of both there is no aborted transaction to return.
     assert not fetch(raw, made, reply.last_stable_offset).aborted_transactions
 
 
-# Who may write.
+# Which producers may write.
 
 
 @both_versions
@@ -100,7 +100,7 @@ def test_a_producer_raises_its_own_epoch_by_showing_the_one_it_has(raw, made):
     known, epoch = producer.id, producer.epoch
     producer.begin_session(producer_id=known, producer_epoch=epoch)
     assert (producer.id, producer.epoch) == (known, epoch + 1)
-    # The answer may have been lost: whoever asks with the old epoch again gets the same.
+    # The response may have been lost: a retry with the old epoch gets the same result.
     producer.begin_session(producer_id=known, producer_epoch=epoch)
     assert producer.epoch == epoch + 1
     producer.send(made, 0, b"x")
@@ -119,7 +119,7 @@ def test_an_empty_transactional_id_is_refused(raw):
 
 
 def test_an_old_producer_hears_of_it_in_words_that_it_knows(raw, made):
-    """TRANSACTION_ABORTABLE is known since version 11 of Produce."""
+    """TRANSACTION_ABORTABLE exists since version 11 of Produce."""
     producer = RawProducer(raw, made).begin_session()
     producer.send(made, 1, b"begun")
     request = produce_request(made, 0, producer.batch(made, 0, b"x"))
@@ -177,7 +177,7 @@ def test_a_stranger_cannot_use_a_transactional_id(raw, made):
     assert stranger.ask_to_end(False).error_code == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-# Offsets inside transactions.
+# Offsets in transactions.
 
 
 def test_offsets_of_another_generation_are_refused(raw, made):
@@ -206,7 +206,7 @@ def test_a_marker_for_an_unknown_partition_is_refused(raw):
     assert write_marker(raw, 1, 0, True, "no-such-topic") is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# What people see.
+# What operators see.
 
 
 def test_producers_of_a_partition_are_described(raw, made):

@@ -1,4 +1,4 @@
-"""Produce frame by frame: idempotence, and what is refused."""
+"""Produce frame by frame: idempotence, and what is rejected."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_producer_ids_are_all_different_also_over_restarts(make_node):
     assert len(set(seen)) == 15
 
 
-# Refusals of writes.
+# Rejected writes.
 
 
 def test_damaged_batches_are_refused_and_leave_nothing(raw, topic):
@@ -93,12 +93,12 @@ def test_a_compacted_topic_wants_keys(raw, topic):
     assert raw.produce(topic, 0, batch(b"no key")).error_code == ErrorCode.INVALID_RECORD
 
 
-# All at once.
+# Concurrency.
 
 
 @pytest.mark.smoke
 def test_writers_and_readers_at_the_same_time_agree(node, topic):
-    """Eight connections at once: every write is answered with an offset of its own, and all are read."""
+    """Eight connections at once: every write gets its own offset, and all of them are read."""
     with Raw(node.port) as raw:
         raw.create_topic(topic)
         offsets, faults = [], []

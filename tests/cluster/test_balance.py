@@ -1,4 +1,4 @@
-"""A node that came empty gets its share while everybody writes and reads: nothing is lost, doubled or reordered."""
+"""An empty node gets its share of partitions under load: nothing is lost, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def apart(amounts: list[int]) -> int:
 
 
 def leave_to(way: Cluster, *nodes: int) -> None:
-    """All that there is goes to these nodes: the others are as if they had just come."""
+    """Move everything to these nodes, so that the others are as empty as new ones."""
     targets = {}
     for name, topic in way.topics().items():
         for index, each in topic.partitions.items():
@@ -102,7 +102,7 @@ def test_an_empty_node_gets_its_share_under_load(cluster: Ponds, way: Cluster) -
         told = json.loads(done.stdout)
         assert sorted(told["moved"]) == sorted(f"{each['topic']}-{each['partition']}" for each in told["moves"])
         assert apart([each.replicas for each in shares(look(way)).values()]) <= 1
-        # Whoever is asked may hear of the last election a moment later.
+        # The node that is asked may learn of the last election a moment later.
         within(10, lambda: apart([each.leads for each in shares(look(way)).values()]) <= 1)
         again = balance(cluster, "--yes", "--measure", "0s")
         assert (again.returncode, again.stdout) == (0, "The cluster is balanced: there is nothing to move.\n")
@@ -145,7 +145,7 @@ def test_busy_partitions_are_led_by_different_nodes(cluster: Ponds, way: Cluster
 
 @with_time
 def test_clients_notice_little_of_a_balance_at_a_rate() -> None:
-    """What a write takes meanwhile, beside the quiet: printed, and told in docs/operations.md."""
+    """How long writes take meanwhile, compared with an idle cluster: printed, and described in docs/operations.md."""
     with ponds(nodes=4) as cluster, Cluster({"bootstrap.servers": cluster.bootstrap}) as way:
         cluster.create_topic("ballast", 8)
         load = SteadyLoad(cluster.bootstrap)

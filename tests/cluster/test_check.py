@@ -1,4 +1,4 @@
-"""The checker of clusters finds what it is there for."""
+"""The cluster checker finds the errors that it is meant to find."""
 
 from __future__ import annotations
 

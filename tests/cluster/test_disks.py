@@ -1,4 +1,4 @@
-"""The disks of campaigns go bad when they are told to, and only then."""
+"""The campaigns' disks fail on request, and only then."""
 
 from __future__ import annotations
 

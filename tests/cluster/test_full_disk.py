@@ -1,4 +1,4 @@
-"""Real disks that are full: a node restarts there and makes room, and a producer with short timeouts writes twice."""
+"""Real disks that are full: a node restarts and frees space, and a producer with short timeouts writes duplicates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_single_node_restarts_on_a_full_disk_and_makes_room(tmp_path: Path) ->
             pond.create_topic("orders")
             pond.create_topic("ballast")
             pond.produce("orders", b"kept")
-            # Nobody else takes the room: the node's own records fill the disk.
+            # Nothing else takes the space: the node's own records fill the disk.
             producer = Producer({"bootstrap.servers": pond.bootstrap, "message.timeout.ms": 4_000, "linger.ms": 5})
             refused: list[object] = []
             for _ in range(DISK_BYTES // 900_000 + 50):
@@ -68,9 +68,9 @@ def _until(condition: Any, seconds: float = 20) -> None:
 @with_time
 @pytest.mark.parametrize("timeout_ms", [4_000, 120_000])
 def test_only_a_producer_whose_messages_time_out_writes_twice(tmp_path: Path, timeout_ms: int) -> None:
-    """librdkafka begins a new producer epoch after a timeout, and sends what was in flight again under it.
+    """librdkafka begins a new producer epoch after a timeout, and resends what was in flight under it.
 
-    The node tells a duplicate by its producer id, epoch and sequence: within one epoch no record may be there twice.
+    The node detects a duplicate by its producer id, epoch and sequence: no record may appear twice in one epoch.
     """
     with Disks(tmp_path, 3).in_use() as disks, ponds(nodes=3, folder=tmp_path) as cluster:
         if not disks.can_fill:

@@ -1,4 +1,4 @@
-"""From an insecure cluster to a secure one, node by node and under load, as docs/security.md says it."""
+"""From an insecure cluster to a secure one, node by node and under load, following docs/security.md."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Cluster:
     def _addresses(ports: dict[int, int]) -> str:
         return ",".join(f"{number}@{HOST}:{port}" for number, port in ports.items())
 
-    # What is done.
+    # The procedure.
 
     def start(self) -> None:
         for node in self.nodes.values():
@@ -89,7 +89,7 @@ class Cluster:
             node.wait_until_ready()
 
     def take(self, step: Any, settings: dict[str, Any]) -> None:
-        """Each node is started anew with the settings of this step, once all are in sync."""
+        """Restart each node with the settings of this step, once all are in sync."""
         admin = AdminClient(settings)
         for number, node in self.nodes.items():
             self.wait_until_in_sync(admin)
@@ -144,7 +144,7 @@ def test_an_insecure_cluster_becomes_a_secure_one_while_it_is_written_to(cluster
     load = SteadyWriter(clear, TOPIC, PARTITIONS, "clear")
 
     cluster.take(cluster.beside, clear)
-    # Rights are asked for now. Those of the programs are made before they go over to the safe listener.
+    # Authorization is on now. The ACLs of the programs are created before they move to the secure listener.
     rights = [
         (ResourceType.TOPIC, TOPIC, AclOperation.ALL),
         (ResourceType.GROUP, "check", AclOperation.READ),
@@ -170,7 +170,7 @@ def test_an_insecure_cluster_becomes_a_secure_one_while_it_is_written_to(cluster
     found = read_topic(cluster.safe_settings(), TOPIC, PARTITIONS, len(acknowledged))
     assert sorted(found) == sorted(acknowledged), "all of it, and nothing twice"
 
-    # The shop has its own rights and no others, and in the clear there is nobody any more.
+    # The shop has exactly its own permissions, and the plaintext listener is gone.
     known = AdminClient(cluster.safe_settings()).list_topics(timeout=30).topics
     assert list(known) == [TOPIC]
     with pytest.raises(Exception, match=r"_TRANSPORT|transport"):

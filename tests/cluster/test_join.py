@@ -1,4 +1,4 @@
-"""A node that was alone becomes the first of a cluster, as real processes: nothing stops, and nothing is lost."""
+"""A standalone node becomes the first of a cluster, as real processes: it keeps serving, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FEW = ("--set", "offsets.topic.num.partitions=2")
 
 
 class Nodes:
-    """Nodes by names, each with a folder and a port of its own."""
+    """Nodes by name, each with its own folder and port."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -111,7 +111,7 @@ def test_one_becomes_three_and_the_first_one_dies_and_is_replaced(nodes: Nodes) 
     until(lambda: [each["voter"] for each in listed(others)] == [True] * 3, lambda: listed(others))
     assert [each["node"] for each in listed(others)] == [2, 3, 4]
 
-    # A later start needs nothing but the folder.
+    # A later start needs only the folder.
     nodes.stop("two")
     nodes.up("two")
     run("produce", "orders", "-b", nodes.at("two"), lines=numbers(600, 610))
@@ -122,7 +122,7 @@ def test_nodes_that_join_at_the_same_time_get_numbers_of_their_own(nodes: Nodes)
     nodes.up("one")
     late = ("two", "three")
     for name in late:
-        # Of several addresses any will do.
+        # With several addresses, one that works is enough.
         nodes.begin(name, "--join", f"{HOST}:{free_port()},{nodes.at('one')}")
     for name in late:
         nodes.await_ready(name)

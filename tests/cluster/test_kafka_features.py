@@ -1,4 +1,4 @@
-"""Kafka's own tool shows the levels of features, raises and lowers them."""
+"""Kafka's own tool describes, raises and lowers feature levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own tool shows who votes on the metadata, gives a node a vote and takes it away."""
+"""Kafka's own tool describes the metadata quorum, and adds and removes a voter."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def tool() -> list[str]:
 
 @pytest.fixture(scope="module")
 def cluster(tool: list[str]) -> Iterator[Ponds]:
-    # Nobody is given a vote by anybody but the tool.
+    # Only the tool adds voters.
     with ponds(nodes=3, settings={"controller.quorum.voters.max": 1}) as made:
         yield made
 
 
 def voters(tool: list[str], cluster: Ponds) -> dict[int, str]:
-    """The directory of each voter."""
+    """The directory id of each voter."""
     lines = run_tool(tool, cluster, "describe", "--replication").splitlines()[1:]
     cells = [line.split() for line in lines if line.strip()]
     return {int(each[0]): each[1] for each in cells if each[-1] in ("Leader", "Follower")}

@@ -1,4 +1,4 @@
-"""Kafka's own tool moves partitions: it plans, throttles, watches, calls off and clears up after itself."""
+"""Kafka's own tool moves partitions: it plans, throttles, monitors, cancels and cleans up."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def way(cluster: Ponds) -> Iterator[Cluster]:
 
 
 def written(folder: Path, topic: str, replicas: list[int]) -> Path:
-    """A plan as the tool reads it."""
+    """A plan in the format that the tool reads."""
     wanted = {"topic": topic, "partition": 0, "replicas": replicas}
     (folder / "plan.json").write_text(json.dumps({"partitions": [wanted], "version": 1}))
     return folder / "plan.json"
 
 
 def throttles(way: Cluster) -> list[str]:
-    """The names of all settings that hold replication back now."""
+    """The names of all replication throttles in effect."""
     kind = m.DescribeConfigsRequest
     resources = [(2, TOPIC), *((4, str(node)) for node in way.addresses())]
     wanted = [
@@ -60,7 +60,7 @@ def throttles(way: Cluster) -> list[str]:
     ]
     found = []
     for resource in wanted:
-        # A node answers for itself.
+        # Each node answers for its own settings.
         asked = way.broker(int(resource.resource_name)) if resource.resource_type == 4 else way.any()
         (result,) = asked.ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
         found += [each.name for each in result.configs if "throttled" in each.name and each.config_source in (1, 2)]
@@ -89,7 +89,7 @@ def test_a_partition_is_moved_throttled_and_verified(
     assert f"Reassignment of partition {TOPIC}-0 is completed." in told
     assert throttles(way) == []
     while [*way.topics([TOPIC])[TOPIC].partitions[0].replicas] != target:
-        # The node that is asked may hear of it a moment after the controller.
+        # The node that is asked may learn of it a moment after the controller.
         assert time.monotonic() < began + 60
     cluster.forget_clients()
     assert len(cluster.consume(TOPIC, 600, timeout=30)) == 600

@@ -38,10 +38,10 @@ def within(seconds: float, condition: Callable[[], bool]) -> None:
 
 
 def move(way: Cluster, topic: str, *replicas: int, index: int = 0) -> None:
-    """Move a partition, and wait until it is there."""
+    """Move a partition, and wait for the move to complete."""
     assert try_moves(way, {TopicPartition(topic, index): replicas}) == {}
     within(30, lambda: not moves_under_way(way))
-    # The controller has said so; the node that is asked here may hear of it a moment later.
+    # The controller has confirmed it; the node that is asked here may learn of it a moment later.
     within(10, lambda: replicas_of(way, topic, index) == replicas)
 
 
@@ -70,7 +70,7 @@ def test_a_partition_goes_to_other_nodes_with_its_records_and_leaves_nothing(clu
     cluster.produce(topic, "after")
     assert values(cluster, topic, 51) == [*(f"before-{each}".encode() for each in range(50)), b"after"]
     within(10, lambda: folders(cluster, topic) == [2, 4])
-    # And back: what was deleted is had again from the leader.
+    # And back: what was deleted is fetched from the leader again.
     move(way, topic, 1, 3, 4)
     cluster.wait_until_in_sync(topic)
     assert len(values(cluster, topic, 51)) == 51
@@ -126,7 +126,7 @@ def test_groups_go_on_where_their_partition_goes(cluster: Ponds, way: Cluster) -
 
 
 def test_who_only_looks_at_offsets_finds_them_where_their_partition_goes(cluster: Ponds, way: Cluster) -> None:
-    """librdkafka without a member: no heartbeat tells it that it asks a node that coordinates its group no more."""
+    """librdkafka without a member: no heartbeat shows it that the node is no longer its group's coordinator."""
     topic, group = "looked-at", "lookers"
     cluster.create_topic(topic)
     offset = confluent_kafka.TopicPartition(topic, 0, 7)

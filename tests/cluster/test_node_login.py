@@ -1,4 +1,4 @@
-"""Three nodes that log in to each other, over TLS and in the clear; whoever has another password stays outside."""
+"""Three nodes that authenticate to each other, over TLS and in plaintext; one with another password cannot join."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def settings_of(root: Path, protocol: str) -> dict[str, str]:
 
 
 def client_settings(root: Path, protocol: str, bootstrap: str) -> dict[str, str]:
-    """As the nodes' own user: nobody else exists in this cluster."""
+    """As the nodes' own user: this cluster has no other."""
     return {
         "bootstrap.servers": bootstrap,
         "security.protocol": protocol.lower(),

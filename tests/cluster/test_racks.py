@@ -1,4 +1,4 @@
-"""Real consumers that name their rack read from the replica there, and from the leader when it is away (KIP-392)."""
+"""Real consumers with a rack read from the replica there, and from the leader when it is down (KIP-392)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cluster() -> Iterator[Ponds]:
 
 
 class RackReader:
-    """A librdkafka consumer of partition 0 in a rack, that knows where it reads."""
+    """A librdkafka consumer of partition 0 in a rack, which records where it reads from."""
 
     def __init__(self, cluster: Ponds, topic: str, rack: str) -> None:
         self.values: list[bytes | None] = []
@@ -54,7 +54,7 @@ class RackReader:
             self.source = topics[self._topic]["partitions"]["0"]["broker"]
 
     def read(self, count: int, seconds: float = 30) -> list[bytes | None]:
-        """Until it has so many in all."""
+        """Read until it has this many records in all."""
         deadline = time.monotonic() + seconds
         while len(self.values) < count and time.monotonic() < deadline:
             message = self._consumer.poll(0.1)
@@ -91,7 +91,7 @@ def test_a_consumer_reads_in_its_rack_and_goes_on_without_it(cluster: Ponds) -> 
         for each in (at_home, elsewhere):
             assert len(each.read(50)) == 50
             each.wait_for_source(leader)
-        # What comes now and then is told to it at once, not when the next fetch of the follower is due.
+        # Occasional records reach the consumer at once, not with the follower's next fetch.
         waits = []
         for number in range(50, 60):
             cluster.produce(TOPIC, f"{number}")

@@ -1,4 +1,4 @@
-"""Two of three real nodes are lost with their disks, and the cluster goes on from the third, and grows again."""
+"""Two of three real nodes are lost with their disks; the cluster continues from the third, and grows again."""
 
 from __future__ import annotations
 

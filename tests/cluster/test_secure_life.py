@@ -1,5 +1,5 @@
-"""A secure cluster of three as `millpond cluster up --secure` makes it: certificates change and nodes die while it is
-written to."""
+"""A secure cluster of three as `millpond cluster up --secure` creates it: certificates are replaced and nodes die
+under load."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def wait_for(condition: Callable[[], Any], seconds: float = 30.0) -> None:
 
 
 def certificate_at(address: str) -> str:
-    """What a node shows to whoever connects."""
+    """The certificate that a node presents."""
     host, port = address.rsplit(":", 1)
     return ssl.get_server_certificate((host, int(port)))
 
@@ -47,7 +47,7 @@ def test_certificates_change_and_the_controller_dies_while_it_is_written_to() ->
         before = {certificate_at(each) for each in addresses}
         assert len(before) == 1
 
-        # A new certificate is taken by all nodes, without a restart: for those who come, and for going to the others.
+        # All nodes load a new certificate without a restart: for incoming connections and for those to other nodes.
         Authority.load(folder).issue(NODE_USER, "node", ["127.0.0.1", "localhost"], replace=True)
         time.sleep(1.1)
         wait_for(lambda: {certificate_at(each) for each in addresses}.isdisjoint(before))
@@ -55,7 +55,7 @@ def test_certificates_change_and_the_controller_dies_while_it_is_written_to() ->
         for node in ponds:
             wait_for(lambda node=node: any("certificates reloaded" in line for line in node.journal))
 
-        # One that cannot be used counts for nobody, and the one before goes on.
+        # An unusable certificate is ignored, and the previous one stays in use.
         good = folder / "good"
         shutil.copy(folder / f"{NODE_USER}.pem", good)
         (folder / f"{NODE_USER}.pem").write_text("nonsense")
@@ -64,7 +64,7 @@ def test_certificates_change_and_the_controller_dies_while_it_is_written_to() ->
         for node in ponds:
             wait_for(lambda node=node: any("cannot be used" in line for line in node.journal))
 
-        # A node that starts needs a good one.
+        # A node needs a valid one to start.
         os.replace(good, folder / f"{NODE_USER}.pem")
         controller = ponds[ponds.controller]
         controller.kill()

@@ -1,4 +1,4 @@
-"""Three nodes that know each other by certificates, and clients that do so, too; strangers get nowhere."""
+"""Three nodes and their clients authenticate with certificates; strangers get no access."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def raw(ponds: Ponds, certificates: Certificates, own: Path | None, client_id: s
 
 
 def codes_in(response: Any) -> set[int]:
-    """Every error code that the response has anywhere."""
+    """Every error code anywhere in the response."""
     if isinstance(response, list):
         return set().union(*map(codes_in, response)) if response else set()
     if not isinstance(response, model.Struct):
@@ -81,7 +81,7 @@ ID = UUID(int=7)
 
 
 def as_a_node() -> list[tuple[m.Message, int]]:
-    """What only nodes ask each other for, each as node 2 would."""
+    """The requests that only nodes send to each other, as node 2 would send them."""
     vote = m.VoteRequest
     begin, end = m.BeginQuorumEpochRequest, m.EndQuorumEpochRequest
     fetch, snapshot, alter = m.FetchRequest, m.FetchSnapshotRequest, m.AlterPartitionRequest
@@ -144,7 +144,7 @@ def as_a_node() -> list[tuple[m.Message, int]]:
 
 
 def test_a_client_that_calls_itself_a_node_is_none(ponds: Ponds, certificates: Certificates) -> None:
-    """A good certificate, and not that of a node: nothing is done, whatever the client calls itself."""
+    """A valid certificate, but not a node's: nothing is done, whatever the client calls itself."""
     with raw(ponds, certificates, certificates.named("bob"), "millpond-node-2") as bob:
         for request, version in as_a_node():
             codes = codes_in(bob.call(request, version))

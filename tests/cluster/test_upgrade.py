@@ -1,4 +1,4 @@
-"""From the version before to this one, node by node and under load; and all nodes restarted one after the other."""
+"""From the previous version to this one, node by node and under load; and a rolling restart of all nodes."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_from_the_version_before_to_this_one_and_back_under_load(before: Path) -
         assert final_level(cluster.bootstrap) == 25
         replace_all(cluster, None)
         _until_raised(cluster.bootstrap)
-        # What is written now the version before could not read.
+        # The previous version could not read what is written from now on.
         cluster[2].restart()
         cluster.wait_until_in_sync(TOPIC)
         raise_level(cluster.bootstrap, 25, UpgradeType.SAFE_DOWNGRADE)
@@ -80,7 +80,7 @@ def test_from_the_version_before_to_this_one_and_back_under_load(before: Path) -
 
 
 def _until_raised(bootstrap: str) -> None:
-    """A node that an older controller registered tells the next one what it supports; that takes a moment."""
+    """A node that an older controller registered reports its supported features to the next one, after a moment."""
     deadline = time.monotonic() + 20
     while final_level(bootstrap) != 26:
         try:

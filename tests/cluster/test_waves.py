@@ -1,4 +1,4 @@
-"""A plan of moves on a real cluster: within its rate, stopped in the middle, killed, and gone on with."""
+"""A plan of moves on a real cluster: within its rate, stopped halfway, killed, and resumed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def way(cluster: Ponds) -> Iterator[Cluster]:
 
 
 class Wish:
-    """Stops when its condition holds."""
+    """Requests a stop when its condition holds."""
 
     def __init__(self, condition: Callable[[], bool] = lambda: False) -> None:
         self._condition = condition
@@ -51,7 +51,7 @@ class Wish:
 
 
 def limits(way: Cluster, topic: str) -> set[str]:
-    """The settings that hold replication back now."""
+    """The replication throttles in effect."""
     kind = m.DescribeConfigsRequest
     found = set()
     for resource, name in ((2, topic), *((4, str(node)) for node in way.addresses())):
@@ -87,14 +87,14 @@ def test_a_plan_goes_in_waves_within_its_rate_and_leaves_no_limit(cluster: Ponds
     began = time.monotonic()
     outcome = run_moves(way, moves, stop=Wish(), tell=tell, rate=SIZE, at_once=2)
     assert (outcome.is_done, outcome.is_limited) == (True, False)
-    # Of two that are under way either may be there first.
+    # Of two moves in progress, either may finish first.
     assert sorted(move.partition for move in outcome.moved) == [move.partition for move in moves]
     assert time.monotonic() - began > 2, "four times what may go in a second"
     assert max(len(each.under_way) for each in told) == 2
     assert (told[-1].moved, told[-1].copied_bytes) == (4, told[-1].bytes_to_copy)
     assert seen == {*LISTS, *RATES}
     assert limits(way, "paced") == set()
-    # The first replica leads, not whoever led before.
+    # The first replica leads, not the previous leader.
     assert {each.leader for each in way.topics(["paced"])["paced"].partitions.values()} == {2}
 
 
@@ -103,7 +103,7 @@ def test_a_command_of_somebody_else_does_not_end_the_limit(cluster: Ponds, way: 
     unlimited: list[TopicPartition] = []
 
     def tell(progress: Progress) -> None:
-        # So every command begins that moves partitions.
+        # Every command that moves partitions starts with this.
         clear_throttle(way)
         kind = m.DescribeConfigsRequest
         wanted = kind.DescribeConfigsResource(resource_type=2, resource_name="shared", configuration_keys=[LISTS[1]])

@@ -1,4 +1,4 @@
-"""What must be true of a group's workers, judged from what they wrote down.
+"""Check the invariants of a group's workers, from what they logged.
 
 1. Every record was read.
 2. In a generation a partition has one reader. A classic generation is written down only when its leader has shared

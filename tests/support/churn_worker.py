@@ -1,4 +1,4 @@
-"""One consumer of a group in a process of its own, which writes down all that it does.
+"""One consumer of a group in a separate process, which logs everything that it does.
 
     python churn_worker.py BOOTSTRAP GROUP TOPIC PROTOCOL SESSION_MS FILE
 

@@ -1,4 +1,4 @@
-"""What must be true of a cluster after all that was done to it, judged from what its clients were told.
+"""Check a cluster's guarantees after a campaign, from the responses that its clients got.
 
 `lost`               acknowledged, and not in the topic
 `moved`              acknowledged at one offset, and another record is there
