@@ -1,1 +1,1 @@
-"""What tests and campaigns share: a real node in a process of its own, and a client without a client library."""
+"""Shared by tests and campaigns: a real node in a separate process, and a client without a client library."""

@@ -1,4 +1,4 @@
-"""A page of the console in a real browser, and all that went wrong in it."""
+"""A page of the console in a real browser, with everything that went wrong in it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from support.console import Console
 PHONE = {"width": 390, "height": 844}
 MS_MAX = 20_000
 READY = "main .card, main table, main .empty"
-"""What every page has once it has been drawn."""
+"""What every page has once it is rendered."""
 
 NPM_SECONDS = 60
 AXE = "package/axe.min.js"
 
 
 class Tab:
-    """A page, with what its console said and what it asked others for."""
+    """A page, with its console messages and its requests to other hosts."""
 
     def __init__(self, browser: Any, console: Console, **options: Any) -> None:
         self.context = browser.new_context(**options)
@@ -43,7 +43,7 @@ class Tab:
 
 
 def unnamed(page: Any) -> list[str]:
-    """Things to press or fill in that have no name for those who do not see them, by the browser's own reckoning."""
+    """Controls without an accessible name, as the browser computes it."""
     found: list[str] = page.evaluate(
         """() => [...document.querySelectorAll('a, button, input, select, textarea')]
             .filter((each) => each.checkVisibility())
@@ -54,7 +54,7 @@ def unnamed(page: Any) -> list[str]:
 
 
 def axe_source(cache: Path) -> str:
-    """axe-core, as npm packs it; kept in `cache`. Skips where npm or its registry does not answer."""
+    """axe-core from its npm package, kept in `cache`. Skips if npm or its registry does not answer."""
     kept = cache / "axe.min.js"
     if not kept.exists():
         try:
@@ -76,7 +76,7 @@ def axe_source(cache: Path) -> str:
 
 
 def barriers(page: Any, axe: str, *rules: str) -> list[str]:
-    """What axe-core finds in the way of somebody who cannot see or use a mouse; by these rules, or all of them."""
+    """The accessibility violations that axe-core finds, by these rules or by all of them."""
     page.evaluate(f"{axe}; 0")
     found: list[str] = page.evaluate(
         """async (rules) => (await axe.run(document, {resultTypes: ['violations'], ...rules})).violations

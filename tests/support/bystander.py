@@ -1,8 +1,8 @@
-"""A listener that does next to nothing: it takes whoever comes, answers each read with a few bytes, and closes when
-they go. Prints its port and goes on until its input ends.
+"""A listener that does next to nothing: it accepts every connection, answers each read with a few bytes, and closes
+when the peer does. Prints its port and runs until its input ends.
 
-A crowd that besets it takes as much of the machine's processor, and of its kernel, as one that besets a node. What a
-working client of the node suffers from that is not the node's doing. It is as nice as the crowd.
+A crowd that connects to it takes as much CPU time and kernel time as one that connects to a node. The effect of that
+on a working client of the node is not the node's fault. It has the same nice value as the crowd.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A group whose members come, go, crash and stand still while records are written; and at times its node crashes."""
+"""A group whose members join, leave, crash and stall while records are written; its node may crash as well."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Plan:
     seed: int
     events: Sequence[str] = MEMBER_EVENTS
     pause_seconds: float = 0.8
-    """Between two events, on average."""
+    """Average time between two events."""
     events_min: int = 0
-    """On a slow machine it takes longer instead of doing less."""
+    """A slow machine takes longer instead of doing less."""
     partitions: int = 8
     members_min: int = 2
     members_max: int = 6
@@ -74,7 +74,7 @@ class Tally:
 
 
 class Load(threading.Thread):
-    """Writes to all partitions in turn, at a steady pace, until it is told to stop."""
+    """Writes to all partitions in turn, at a steady pace, until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
         super().__init__(name="load")
@@ -144,16 +144,17 @@ class Hand:
         self.process.send_signal(signal.SIGTERM)
 
     def crash(self) -> None:
-        # Before, not after: another process may be faster than this one, and be given what the dead one had.
+        # Taken before the kill, not after: another process may be faster than this one, and get the dead one's
+        # partitions.
         self.ended_us = time.monotonic_ns() // 1000
         self.process.kill()
         self.process.wait()
 
     def await_end(self) -> None:
-        """Of one that was asked to leave."""
+        """Wait for a worker that was asked to leave."""
         code = self.process.wait(SETTLE_SECONDS)
         self.ended_us = time.monotonic_ns() // 1000
-        # One that had not begun yet just ends.
+        # A worker that had not started yet just exits.
         assert code == 0 or not self.path.exists(), (
             f"{self.path.stem} ended with {code}: {self.path.with_suffix('.err').read_text()[-2000:]}"
         )
@@ -236,10 +237,10 @@ class Campaign:
         self._all.append(hand)
         self._working.append(hand)
 
-    # The end.
+    # Shutdown.
 
     def _settle(self) -> None:
-        """Write no more, let everyone work, until all is committed and the group is whole."""
+        """Stop writing, and let the workers run until everything is committed and the group is complete."""
         for hand in self._working:
             if hand.resume_at is not None:
                 hand.resume()
@@ -258,7 +259,7 @@ class Campaign:
                 time.sleep(0.05)
 
     def _is_whole(self, raw: Raw) -> bool:
-        """All that work are members, and nobody else is."""
+        """The members are exactly the running workers."""
         ask = describe_consumer if self.plan.protocol == "consumer" else describe
         found = ask(raw, self.name)
         return found.group_state == "Stable" and len(found.members) == len(self._working)

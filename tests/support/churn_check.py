@@ -32,12 +32,12 @@ class Read:
     first: int
     last: int
     is_assigned: bool = True
-    """Whether the worker had got its share of this generation, not only its number."""
+    """Whether the worker had its assignment in this generation, not only the generation's number."""
 
 
 @dataclass(frozen=True)
 class Commit:
-    """One partition's share of a commit. Without an answer it may have been done or not."""
+    """One partition of a commit. Without a response it may or may not have been applied."""
 
     began_us: int
     ended_us: int
@@ -48,7 +48,7 @@ class Commit:
 
 @dataclass
 class Holding:
-    """A worker has a partition for a while."""
+    """The period during which a worker holds a partition."""
 
     worker: str
     partition: int
@@ -135,7 +135,7 @@ def _commits(began_us: int, texts: list[str], ended_us: int, *, is_done: bool) -
 
 
 def _cut_at_stops(diary: Diary, stops_us: list[int]) -> None:
-    """A worker that stands still cannot know what becomes of its partitions; from there on it holds none."""
+    """A stopped worker cannot know what happens to its partitions; from then on it counts as holding none."""
     for holding in diary.holdings:
         for stop_us in stops_us:
             if holding.from_us <= stop_us < holding.until_us:
@@ -147,7 +147,7 @@ def _cut_at_stops(diary: Diary, stops_us: list[int]) -> None:
 
 
 def findings(diaries: list[Diary], ends: dict[int, int], *, generations_recur: bool = False) -> list[str]:
-    """All that is wrong, in words; `ends` is how many records each partition has."""
+    """Everything that is wrong, as text; `ends` is how many records each partition has."""
     return [
         *_unread(diaries, ends),
         *_shared_in_a_generation(diaries, generations_recur),
@@ -176,7 +176,8 @@ def _shared_in_a_generation(diaries: list[Diary], generations_recur: bool) -> li
     readers: dict[tuple[int, int], set[str]] = defaultdict(set)
     for diary in diaries:
         for read in diary.reads:
-            # Outside of any generation: it knows that it is out, and will learn of its loss with its next poll.
+            # Outside of any generation: the worker knows that it was removed, and learns of the loss with its next
+            # poll.
             if read.generation >= 0 and (read.is_assigned or not generations_recur):
                 readers[read.partition, read.generation].add(diary.name)
     return [
@@ -190,7 +191,7 @@ def _held_twice(diaries: list[Diary]) -> list[str]:
     by_partition: dict[int, list[Holding]] = defaultdict(list)
     for diary in diaries:
         for holding in diary.holdings:
-            # Those who learn of a loss too late were fenced; that their commits were is the business of other rules.
+            # Workers that learn of a loss too late were fenced; other rules check that their commits were.
             if holding.end != KNOWN_TO_BE_LOST:
                 by_partition[holding.partition].append(holding)
     found = []
@@ -207,7 +208,7 @@ def _held_twice(diaries: list[Diary]) -> list[str]:
 
 
 class CommitHistory:
-    """What a partition's committed offset was, as far as one can know it at a time."""
+    """A partition's committed offset over time, as far as it can be known."""
 
     def __init__(self, commits: list[Commit]) -> None:
         done = sorted((each for each in commits if each.is_done), key=lambda each: each.ended_us)
@@ -216,12 +217,12 @@ class CommitHistory:
         self._began, self._at_most = _running_max([(each.began_us, each.offset) for each in begun])
 
     def at_least(self, time_us: int) -> int:
-        """All commits that were answered before this time count."""
+        """All commits that were acknowledged before this time count."""
         index = bisect_left(self._ended, time_us)
         return self._at_least[index - 1] if index else 0
 
     def at_most(self, time_us: int) -> int:
-        """No more than what anyone had asked for before this time."""
+        """At most what any worker had tried to commit before this time."""
         index = bisect_left(self._began, time_us)
         return self._at_most[index - 1] if index else 0
 
@@ -256,7 +257,7 @@ def _wrong_starts_and_gaps(diaries: list[Diary]) -> list[str]:
             where = f"{holding.worker} in partition {holding.partition}"
             first = holding.reads[0]
             history = histories[holding.partition]
-            # What others had committed before this one got the partition must count; what it commits itself cannot.
+            # What others committed before this worker got the partition must count; what it commits itself cannot.
             least, most = history.at_least(holding.from_us), history.at_most(first.time_us)
             if holding.partition in sent_back:
                 least = 0

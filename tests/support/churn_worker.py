@@ -43,11 +43,12 @@ class Worker:
         self.topic = topic
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._next: dict[int, int] = {}
-        """By partition: the offset after the last record, when that is not committed yet."""
+        """By partition: the offset after the last record, until it is committed."""
         self._runs: dict[int, list[int]] = {}
-        """By partition: generation, first and last offset of records that are not written down yet."""
-        # To standard error, which the campaign keeps when something is wrong: what the broker answered to OffsetFetch
-        # and ListOffsets, every reset of an offset and why. Nobody could say afterwards why one began at record 0.
+        """By partition: generation, first and last offset of records that are not logged yet."""
+        # Debug output to standard error, which the campaign keeps when something is wrong: responses to OffsetFetch
+        # and ListOffsets, and every offset reset with its reason. Without it, a restart at record 0 could not be
+        # explained.
         more: dict[str, object] = {"max_poll_interval_ms": max(10_000, session_ms), "debug": "cgrp,topic,consumer"}
         if protocol != "consumer":
             more |= {"session_timeout_ms": session_ms, "heartbeat_interval_ms": session_ms // 10}
@@ -86,7 +87,7 @@ class Worker:
             self.say("read", now_us(), generation, partition, first, last)
 
     def commit(self) -> None:
-        """Commit all that was processed; what is committed has been written down before."""
+        """Commit everything that was processed; it has been logged before."""
         for partition in list(self._runs):
             self.write_run(partition)
         if not self._next:
@@ -101,12 +102,12 @@ class Worker:
         except KafkaException as error:
             code = error.args[0].code()
         self.say("committed", now_us(), code)
-        # A commit in the middle of a rebalance is refused. Where the worker keeps its partitions in it, and nothing
-        # more is written to them, it is for the next one to say the same again; what it loses is forgotten.
+        # A commit in the middle of a rebalance is refused. If the worker keeps its partitions and nothing more is
+        # written to them, the next commit repeats it; partitions that it loses are forgotten.
         if not code:
             self._next.clear()
 
-    # What the group decides.
+    # Rebalance callbacks.
 
     def on_assign(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.say("assign", now_us(), generation_of(self.consumer), *(each.partition for each in partitions))

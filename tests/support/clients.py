@@ -1,4 +1,4 @@
-"""Four real clients behind one face: each writes messages to a partition and reads them back."""
+"""Four real clients behind one interface: each writes messages to a partition and reads them back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Got:
 
 
 class Refused(Exception):
-    """The broker refused a message; `code` is the protocol's."""
+    """The broker rejected a message; `code` is the protocol's."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -48,7 +48,7 @@ class Refused(Exception):
 class Client(Protocol):
     name: str
     stamps: bool
-    """Whether it lets its user choose timestamps."""
+    """Whether the client lets its user choose timestamps."""
 
     def write(
         self,
@@ -62,7 +62,7 @@ class Client(Protocol):
         idempotent: bool = False,
         bytes_max: int = 1_000_000,
     ) -> list[int] | None:
-        """Write all, wait until they are written; their offsets where the client is told them."""
+        """Write all messages and wait for them; returns their offsets if the client gets them."""
         ...
 
     def read(self, bootstrap: str, topic: str, count: int, *, partition: int = 0, start: int = 0) -> list[Got]:
@@ -272,7 +272,7 @@ class AioKafka:
 
 
 class Kcat:
-    """The command-line tool. It has one set of headers a run, and an empty value stands for none."""
+    """The command-line tool. It takes one set of headers a run, and treats an empty value as null."""
 
     name = "kcat"
     stamps = False
@@ -348,7 +348,7 @@ def _kcat_run(message: Sent) -> tuple[Headers, bool]:
 
 
 def _taken(out: bytes, at: int, count: int) -> tuple[bytes | None, int]:
-    """A field of this length, -1 for none, and where it ends."""
+    """A field of this length, -1 for null, and where it ends."""
     return (None, at) if count < 0 else (out[at : at + count], at + count)
 
 
@@ -364,5 +364,5 @@ HAS_KCAT = shutil.which("kcat") is not None
 
 
 def clients_here() -> list[Client]:
-    """Those that are installed: all but kcat come with the test's own packages."""
+    """The clients that are installed: all but kcat come with the test dependencies."""
     return [client for client in CLIENTS if HAS_KCAT or not isinstance(client, Kcat)]

@@ -1,4 +1,4 @@
-"""One campaign on a real cluster: clients work, faults come, and in the end every promise is checked."""
+"""One campaign on a real cluster: clients work, faults are injected, and in the end every guarantee is checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(
     disks: Disks | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
-    """Faults one after the other on a cluster that runs; each is over, and writes go on, before the next comes."""
+    """Inject faults in sequence into a running cluster; each ends, and writes resume, before the next one."""
     clients = ClusterClients(cluster, Path(cluster.folder), load)
     outcome = clients.outcome
     stage = Stage(cluster, random.Random(seed), tuple(clients.topics), disks)

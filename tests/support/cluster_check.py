@@ -46,10 +46,10 @@ class Written(NamedTuple):
 
 
 UNTOLD: Final = -1
-"""The offset of a record of which the producer does not know it.
+"""The offset of a record whose producer does not know it.
 
-librdkafka takes a batch whose outcome it did not learn (a timeout, a broken connection) as written when a later one
-of the same partition is acknowledged, as nothing could have been written behind a gap; it asks for no offset then.
+librdkafka treats a batch with an unknown outcome (a timeout, a broken connection) as written when a later one of the
+same partition is acknowledged, as nothing could have been written after a gap; it does not ask for the offset then.
 """
 
 
@@ -61,7 +61,7 @@ class Ack(NamedTuple):
 
 @dataclass
 class Findings:
-    """How often each promise was broken, with a few examples."""
+    """How often each guarantee was broken, with a few examples."""
 
     counts: Counter[str] = field(default_factory=Counter)
     examples: list[str] = field(default_factory=list)
@@ -81,17 +81,17 @@ class Findings:
 
 
 Log = Mapping[int, Sequence[tuple[int, Written]]]
-"""By partition: offset and record of everything in the topic, in the order of the offsets."""
+"""By partition: offset and record of everything in the topic, in offset order."""
 
 
 def located(acks: Iterable[Ack], log: Log) -> list[Ack]:
-    """With the offsets of those that have none: where the topic has them, if it does."""
+    """Fill in missing offsets from the topic, for records that it has."""
     at = {record: (partition, offset) for partition, records in log.items() for offset, record in records}
     return [Ack(*at[ack.record], ack.record) if ack.offset == UNTOLD and ack.record in at else ack for ack in acks]
 
 
 def check_topic(acks: Iterable[Ack], log: Log, findings: Findings) -> None:
-    """What was acknowledged is there, where it was said to be; once, and in order."""
+    """Acknowledged records are in the topic, at their offsets, once and in order."""
     at = {(partition, offset): record for partition, records in log.items() for offset, record in records}
     copies = Counter(record for records in log.values() for _, record in records)
     for ack in acks:
@@ -117,7 +117,7 @@ def check_topic(acks: Iterable[Ack], log: Log, findings: Findings) -> None:
 
 
 def check_reads(group: str, acks: Iterable[Ack], read: Iterable[tuple[int, int]], findings: Findings) -> None:
-    """A group that has read to the end was given everything that was acknowledged."""
+    """A group that has read to the end got every acknowledged record."""
     given = set(read)
     for ack in acks:
         if (ack.partition, ack.offset) not in given:
@@ -125,7 +125,7 @@ def check_reads(group: str, acks: Iterable[Ack], read: Iterable[tuple[int, int]]
 
 
 def check_commits(group: str, commits: Iterable[tuple[int, int]], findings: Findings) -> None:
-    """What a group has committed, as it was seen over time by partition, never falls."""
+    """A group's committed offsets, as observed over time by partition, never decrease."""
     newest: dict[int, int] = {}
     for partition, offset in commits:
         before = newest.get(partition, -1)

@@ -1,7 +1,7 @@
-"""All clients of a cluster that something is done to, and what in the end is true of what they were told.
+"""All clients of a cluster under test, and a check of the responses that they got.
 
-Idempotent producers, groups of both protocols, a look at their commits, and a transactional copy. What is done to the
-cluster meanwhile, faults (`cluster_campaign`) or operations (`operations`), is not theirs.
+Idempotent producers, groups of both protocols, a watch on their commits, and a transactional copy. Faults
+(`cluster_campaign`) and operations (`operations`) on the cluster are separate.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ GROUPS: Final = {"classic-group": "cooperative-sticky", "consumer-group": "consu
 PROCESS_GROUPS: Final = {"java-classic-group": "classic", "java-consumer-group": "consumer"}
 READERS_EACH: Final = 2
 COPY_BATCH_RECORDS: Final = 5
-"""Few, so that transactions are under way for as long as faults come."""
+"""Few, so that transactions are open throughout each fault."""
 
 AGAIN_SECONDS_MAX: Final = 60.0
 END_SECONDS_MAX: Final = 60.0
@@ -67,10 +67,10 @@ class Outcome:
     findings: Findings = field(default_factory=Findings)
     faults: Counter[str] = field(default_factory=Counter)
     silences: dict[str, list[float]] = field(default_factory=dict)
-    """By kind of fault: from its beginning until writes went on after its end, in seconds."""
+    """By kind of fault: seconds from its beginning until writes resumed after its end."""
     acked: int = 0
     unknown: int = 0
-    """Writes of which the producer could not say how they ended."""
+    """Writes whose outcome the producer does not know."""
     unknown_reasons: Counter[str] = field(default_factory=Counter)
     read: int = 0
     untold: int = 0
@@ -80,7 +80,7 @@ class Outcome:
 
 
 def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """What clients were told, and how often each promise was broken, as lines of a table."""
+    """A summary of the responses, and how often each guarantee was broken, as lines of a table."""
     counts = {
         "acknowledged writes": sum(each.acked for each in outcomes),
         "of these without an offset": sum(each.untold for each in outcomes),
@@ -98,21 +98,21 @@ def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Load:
-    """What clients do meanwhile, beside two producers and two groups of librdkafka."""
+    """What clients run in addition to two producers and two groups of librdkafka."""
 
     copies: int = 0
     """Records of a transactional copy."""
     copy_protocol: str = "cooperative-sticky"
     writers: Sequence[Sequence[str]] = ()
-    """Programs of other client libraries, to be given their topic."""
+    """Programs of other client libraries; they get their topic as an argument."""
     readers: Sequence[str] = ()
-    """A program whose groups read, too."""
+    """A program whose groups read as well."""
     diaries: Path | None = None
-    """A folder for what the libraries of the groups' members tell."""
+    """A folder for the log files of the groups' client libraries."""
 
 
 class ClusterClients:
-    """Starts with `start`; `judge` says what came of it, once its cluster is whole again."""
+    """Starts with `start`; `judge` returns the verdict, once the cluster is healthy again."""
 
     def __init__(self, cluster: Clients, folder: Path, load: Load) -> None:
         self.cluster = cluster
@@ -122,7 +122,7 @@ class ClusterClients:
         self._watcher: Watcher | None = None
         self._crew: Crew | None = None
         self.topics = [TOPIC]
-        """Those whose replicas must be whole before it is judged; the first is that of the numbers."""
+        """Topics whose replicas must be in sync before the check; the first one has the numbers."""
         if load.copies:
             cluster.create_topic(INPUT, PARTITIONS)
             cluster.create_topic(OUTPUT, PARTITIONS)
@@ -173,7 +173,7 @@ class ClusterClients:
             thread.start()
 
     def stop(self) -> None:
-        """All of them, whatever becomes of one: on a cluster that does not go on, some do not end in time."""
+        """Stop all of them, even if one fails: on a cluster that does not recover, some do not stop in time."""
         with ExitStack() as ends:
             if self._watcher is not None:
                 ends.callback(self._watcher.stop)
@@ -187,7 +187,7 @@ class ClusterClients:
         return sum(len(writer.acks) for writer in self._writers)
 
     def take_latencies(self) -> list[float]:
-        """How long each record took until it was acknowledged, of those that were since the last call, in seconds."""
+        """How long each record took to be acknowledged, in seconds, for those acknowledged since the last call."""
         taken: list[float] = []
         for writer in self._writers:
             if isinstance(writer, Writer):
@@ -198,9 +198,9 @@ class ClusterClients:
         return taken
 
     def wait_for_writes(self, story: Callable[[], str]) -> None:
-        """Until every producer has had something acknowledged that it began after now."""
+        """Wait until every producer has an acknowledgement for a record that it sent after this call."""
         counts = [len(writer.acks) for writer in self._writers]
-        # What was under way already must not count: every partition has had its turn after so many.
+        # Records already in flight must not count: after this many, every partition has had its turn.
         wanted = [count + 2 * TOPIC_PARTITIONS for count in counts]
         deadline = time.monotonic() + AGAIN_SECONDS_MAX
         while any(len(writer.acks) < least for writer, least in zip(self._writers, wanted, strict=True)):
@@ -212,7 +212,7 @@ class ClusterClients:
             time.sleep(0.005)
 
     def judge(self) -> None:
-        """Stop writing, read everything, and look for what was promised."""
+        """Stop writing, read everything, and check the guarantees."""
         self._silence.stop()
         for writer in self._writers:
             writer.stop()
@@ -243,7 +243,7 @@ class ClusterClients:
             return watcher.count >= self._load.copies
 
         self._until(is_copied, f"the copy of {GROUP} is whole", lambda: watcher.count)
-        # Time enough for what must not come: a record a second time.
+        # Gives a duplicate record time to arrive.
         time.sleep(0.5)
         self.outcome.copied = watcher.count
         check_copy(self._load.copies, watcher.seen, NO_NUMBER, self.outcome.findings)
@@ -254,13 +254,13 @@ class ClusterClients:
         return {each for reader in self._readers[group] for each in list(reader.read)}
 
     def _until(self, condition: Callable[[], bool], what: str, progress: Callable[[], int] = lambda: 0) -> None:
-        """Wait for what must come true, as long as there is progress towards it."""
+        """Wait for a condition, as long as there is progress towards it."""
         deadline, last = time.monotonic() + END_SECONDS_MAX, 0
         while not condition():
             if (now := progress()) != last:
                 deadline, last = time.monotonic() + END_SECONDS_MAX, now
             if time.monotonic() > deadline:
-                # What is missing is judged by the checker.
+                # The checker reports what is missing.
                 print(f"it did not come true that {what}", flush=True)
                 for group in (*self._watches, GROUP):
                     print(_told("group", "describe", group, "-b", self.cluster.bootstrap), flush=True)
@@ -274,7 +274,7 @@ class ClusterClients:
 
 
 def _told(*words: str) -> str:
-    """What the command line says."""
+    """The output of the command line."""
     done = subprocess.run(
         [sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())", *words],
         capture_output=True,

@@ -1,7 +1,7 @@
-"""Disks of a cluster's nodes that go bad: full, slow, or failing when they should sync.
+"""Faulty disks for a cluster's nodes: full, slow, or failing to sync.
 
-A disk is full because it is small: each node has a file system of its own in memory, which takes root to mount. Syncs
-go bad by a library that is loaded before the system's own (`failing_sync.c`), which takes a compiler.
+A disk fills up because it is small: each node has its own file system in memory, which takes root to mount. A
+preloaded library (`failing_sync.c`) makes syncs fail, which takes a compiler.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPILE_SECONDS_MAX: Final = 30
 
 
 class Disks:
-    """In the folder of a cluster, before it is started; `reasons` tell what cannot be had here."""
+    """The disks in a cluster's folder, set up before it starts; `reasons` say which ones are unavailable here."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.reasons: dict[str, str] = {}
@@ -43,7 +43,7 @@ class Disks:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[Disks]:
-        """Nodes that are started meanwhile have these disks; afterwards nothing is left of them."""
+        """Nodes that start within this context use these disks; afterwards they are removed."""
         before = os.environ.get("LD_PRELOAD")
         if self._library is not None:
             os.environ["LD_PRELOAD"] = " ".join(filter(None, [str(self._library), before]))
@@ -60,7 +60,7 @@ class Disks:
     # Faults.
 
     def fill(self, node_id: int) -> None:
-        """To the last byte."""
+        """Fill the disk to the last byte."""
         with (self._node(node_id) / FILLER).open("wb") as file:
             step = DISK_BYTES
             while step >= PAGE_BYTES:
@@ -83,7 +83,7 @@ class Disks:
         finally:
             control.unlink()
 
-    # Beginning.
+    # Setup.
 
     def _node(self, node_id: int) -> Path:
         return self._folder / f"node-{node_id}"

@@ -1,6 +1,6 @@
-"""What is done to a cluster, one after the other, by dice.
+"""Random faults on a cluster, one at a time.
 
-Processes die and stand still, ways are cut, disks are full, slow, wiped or damaged, descriptors run out.
+Processes die or stop, links are cut, disks are full, slow, wiped or damaged, descriptors run out.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ SHORT: Final = (0.2, 1.5)
 LONG: Final = (2.0, 6.0)
 MINUTE: Final = (15.0, 60.0)
 BREAKING: Final = (3.0, 4.0)
-"""So long a cut lasts that connections are given up for it."""
+"""How long a cut lasts that makes nodes give up their connections."""
 WHOLE_SECONDS_MAX: Final = 60.0
 TAIL_BYTES: Final = 2_000
-"""So near its end a log is damaged: what a node does not scan at its start it believes."""
+"""How close to its end a log is damaged: what a node does not scan at startup it trusts."""
 
 
 @dataclass
 class Stage:
-    """Where faults happen."""
+    """The cluster that faults are injected into."""
 
     cluster: Ponds
     dice: random.Random
     topics: tuple[str, ...]
-    """The first one is that whose leaders are worth a visit."""
+    """Faults target the leaders of the first one."""
     disks: Disks | None = None
 
     def wait(self, span: tuple[float, float]) -> None:
@@ -62,17 +62,17 @@ class Stage:
         return self.any()
 
     def wait_until_whole(self) -> None:
-        """Until every replica is in sync: of one that is harmed, another two have everything."""
+        """Wait until every replica is in sync: if one is damaged, two others have everything."""
         for topic in self.topics:
             self.cluster.wait_until_in_sync(topic, WHOLE_SECONDS_MAX)
 
 
 Fault = Callable[[Stage], None]
-"""Does it and takes it back."""
+"""Injects a fault and reverts it."""
 
 
 def revive(node: PondNode) -> None:
-    """As an operator would, where it has ended by itself."""
+    """Restart a node that has exited, as an operator would."""
     if not node.is_running:
         node.kill()
         node.start()
@@ -126,7 +126,7 @@ def stop_the_controller(stage: Stage) -> None:
 
 
 def stop_for_a_minute(stage: Stage) -> None:
-    """A leader or the controller stands still for up to a minute, while clients wait in its sockets."""
+    """A leader or the controller is stopped for up to a minute, while clients wait on its sockets."""
     node = stage.leader() if stage.dice.random() < 0.5 else stage.controller()
     with node.pause():
         stage.wait(MINUTE)
@@ -142,7 +142,7 @@ def stop_most(stage: Stage) -> None:
 
 
 def roll(stage: Stage) -> None:
-    """Each in turn is ended in order and started again."""
+    """Each node in turn is shut down cleanly and restarted."""
     for node in stage.cluster:
         node.restart()
 
@@ -160,7 +160,7 @@ def cut_the_controller(stage: Stage) -> None:
 
 
 def cut_in_two(stage: Stage) -> None:
-    """Most of the nodes on one side, among the others the controller and a leader."""
+    """The majority is on one side, the controller and a leader on the other."""
     numbers = [node.node_id for node in stage.cluster]
     first = [stage.controller().node_id, stage.leader().node_id, *stage.dice.sample(numbers, len(numbers))]
     stage.cluster.cut(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
@@ -182,7 +182,7 @@ def reject_the_controller(stage: Stage) -> None:
 
 
 def reject_in_two(stage: Stage) -> None:
-    """The controller and a leader on the smaller side; both sides refuse each other's connections."""
+    """The controller and a leader are on the smaller side; both sides refuse each other's connections."""
     numbers = [node.node_id for node in stage.cluster]
     first = [stage.controller().node_id, stage.leader().node_id, *stage.dice.sample(numbers, len(numbers))]
     stage.cluster.reject(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
@@ -191,7 +191,7 @@ def reject_in_two(stage: Stage) -> None:
 
 
 def cut_one_way(stage: Stage) -> None:
-    """What it says is not heard, or it hears nothing."""
+    """A node's outgoing or its incoming traffic is lost."""
     number = stage.leader().node_id
     rest = [node.node_id for node in stage.cluster if node.node_id != number]
     if stage.dice.random() < 0.5:
@@ -203,7 +203,7 @@ def cut_one_way(stage: Stage) -> None:
 
 
 def cut_all(stage: Stage) -> None:
-    """Nobody hears anybody."""
+    """No node reaches another."""
     for node in stage.cluster:
         stage.cluster.cut(node.node_id)
     stage.wait(LONG)
@@ -211,7 +211,7 @@ def cut_all(stage: Stage) -> None:
 
 
 def cut_clients(stage: Stage) -> None:
-    """Nodes hear each other, and clients do not reach one of them."""
+    """Nodes reach each other, but clients cannot reach one of them."""
     stage.cluster.cut_clients(stage.leader().node_id)
     stage.wait(LONG)
     stage.cluster.heal()
@@ -227,7 +227,7 @@ def flap(stage: Stage) -> None:
 
 
 def fill_disk(stage: Stage) -> None:
-    """Of a leader or of the controller; it ends by nobody's hand."""
+    """The disk of a leader or of the controller; the node exits by itself."""
     assert stage.disks is not None
     node = stage.leader() if stage.dice.random() < 0.7 else stage.controller()
     stage.disks.fill(node.node_id)
@@ -258,13 +258,13 @@ def slow_syncs(stage: Stage) -> None:
 
 
 def failed_syncs(stage: Stage) -> None:
-    """Also of the metadata, which are synced at every change: the node ends when it cannot keep them."""
+    """Metadata too, which is synced at every change: the node exits when it cannot write it."""
     assert stage.disks is not None
     stage.wait_until_whole()
     node = stage.leader()
     with stage.disks.bad_syncs(node.node_id, "fail"):
         with contextlib.suppress(KafkaException):
-            # It may be that this node decides on it, and can no more.
+            # This node may be the one to decide on it, and no longer can.
             stage.cluster.create_topic(f"unsynced-{stage.dice.getrandbits(32)}", 1)
         stage.wait(LONG)
     revive(node)
@@ -283,7 +283,7 @@ def few_descriptors(pid: int) -> Iterator[None]:
 
 
 def exhaust_descriptors(stage: Stage) -> None:
-    """It can open nothing more, neither files nor connections; the others give up those that they have to it."""
+    """The node can open neither files nor connections; the others drop the connections that they have to it."""
     node = stage.leader()
     with few_descriptors(node.pid):
         stage.cluster.cut(node.node_id)
@@ -294,7 +294,7 @@ def exhaust_descriptors(stage: Stage) -> None:
 
 
 def wipe(stage: Stage) -> None:
-    """Its folder is empty when it comes back."""
+    """The node's folder is empty when it returns."""
     stage.wait_until_whole()
     node = stage.leader()
     node.kill()
@@ -308,7 +308,7 @@ def wipe(stage: Stage) -> None:
 
 
 def damage(stage: Stage) -> None:
-    """A bit of its log has turned when it comes back."""
+    """A bit in the node's log has flipped when it returns."""
     stage.wait_until_whole()
     node = stage.leader()
     node.kill()
@@ -362,7 +362,7 @@ NEED_SYNCS: Final = ("slow syncs", "failed syncs")
 
 
 def possible(disks: Disks | None) -> list[str]:
-    """Those that can be had here."""
+    """The faults that are available here."""
     missing: set[str] = set()
     if disks is None or not disks.can_fill:
         missing.update(NEED_ROOM)
@@ -372,7 +372,7 @@ def possible(disks: Disks | None) -> list[str]:
 
 
 def plan(count: int, names: list[str], dice: random.Random) -> list[str]:
-    """All kinds in some order, then all in another, and so on."""
+    """All kinds in random order, then all again in another order, and so on."""
     faults: list[str] = []
     while len(faults) < count:
         faults += dice.sample(names, len(names))

@@ -1,4 +1,4 @@
-"""Clients of a cluster under faults: idempotent producers, groups of both protocols, and a look at their commits."""
+"""Clients of a cluster under faults: idempotent producers, groups of both protocols, and a watch on their commits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMON: Final[dict[str, Any]] = {
     "reconnect.backoff.max.ms": 200,
     "retry.backoff.ms": 20,
     "retry.backoff.max.ms": 200,
-    # A node that stands still must not hold up what was sent to it for the minute that is usual.
+    # A stopped node must not hold up requests for a minute, which is the default.
     "socket.timeout.ms": 4000,
     "topic.metadata.refresh.fast.interval.ms": 50,
     "log_level": 0,
@@ -28,7 +28,7 @@ COMMON: Final[dict[str, Any]] = {
 }
 ROUND_SECONDS: Final = 0.01
 PAUSE_MS: Final = 20
-"""Between two records of a writer that is a process."""
+"""Between two records of a writer process."""
 
 MESSAGE_SECONDS_MAX: Final = 120
 COMMIT_SECONDS: Final = 0.3
@@ -37,14 +37,14 @@ READ_SECONDS_MAX: Final = 60.0
 
 
 class Writer(threading.Thread):
-    """Writes numbers to all partitions in turn, at an even pace, and remembers what was acknowledged."""
+    """Writes numbers to all partitions in turn, at an even pace, and keeps what was acknowledged."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, name: int, per_round: int = 2) -> None:
         super().__init__(name=f"writer-{name}", daemon=True)
         self.acks: list[Ack] = []
         self.failures: list[str] = []
         self.latencies: list[float] = []
-        """How long each record took until it was acknowledged, in seconds."""
+        """How long each record took to be acknowledged, in seconds."""
         self.acked_at = time.monotonic()
         self.longest_silence = 0.0
         self._topic = topic
@@ -76,7 +76,7 @@ class Writer(threading.Thread):
                 except BufferError:
                     break
                 except KafkaException as fault:
-                    # A producer that may not go on tells so at every turn.
+                    # A producer with a fatal error raises at every call.
                     self.failures.append(str(fault))
                     return
                 number += 1
@@ -85,7 +85,7 @@ class Writer(threading.Thread):
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         now = time.monotonic()
         if error is not None:
-            # The outcome is unknown: it may be there or not.
+            # The outcome is unknown: the record may or may not be there.
             self.failures.append(str(error))
             return
         self.longest_silence = max(self.longest_silence, now - self.acked_at)
@@ -103,7 +103,7 @@ class Writer(threading.Thread):
 
 
 class ProcessWriter(threading.Thread):
-    """The same by another client library, in a process of its own that prints what was acknowledged."""
+    """The same with another client library, in a separate process that prints what was acknowledged."""
 
     def __init__(self, words: Sequence[str], bootstrap: str, topic: str, partitions: int, name: int) -> None:
         super().__init__(name=f"writer-{name}", daemon=True)
@@ -128,7 +128,7 @@ class ProcessWriter(threading.Thread):
                 self.failures.append(" ".join(rest[1:]))
 
     def stop(self) -> None:
-        """The end of its input lets it send what it has and go."""
+        """At the end of its input the process flushes and exits."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -153,12 +153,12 @@ class Reader(threading.Thread):
         diary: Path | None = None,
         instance: str | None = None,
     ) -> None:
-        """`diary`: where its library writes down what it does. `instance`: its name as a static member."""
+        """`diary` is the file for its library's log. `instance` is its name as a static member."""
         super().__init__(name=f"reader-{group}", daemon=True)
         self.read: list[tuple[int, int]] = []
-        """Partition and offset of each record, in the order in which they came."""
+        """Partition and offset of each record, in order of arrival."""
         self.assignments = 0
-        """How often it was told what it reads."""
+        """How often it got an assignment."""
         self._findings = findings
         self._group = group
         self._is_committing = False
@@ -171,7 +171,7 @@ class Reader(threading.Thread):
                 "group.id": group,
                 "enable.auto.commit": False,
                 "on_commit": self._on_commit,
-                # Whoever reads from where nothing is must hear of it: the group has committed a beginning.
+                # A read from an invalid offset must be reported: the group has committed a start.
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 100,
                 "fetch.error.backoff.ms": 20,
@@ -209,10 +209,10 @@ class Reader(threading.Thread):
             self._findings.add("told it is gone", f"{self._group}: {error}")
 
     def _commit(self) -> None:
-        """One after the other: librdkafka sends a commit again that was refused for a while, behind a later one."""
+        """One commit at a time: librdkafka retries a refused commit after a later one."""
         self._is_committing = True
         try:
-            # Where it comes to nothing, the records are read again.
+            # If it fails, the records are read again.
             self._consumer.commit(asynchronous=True)
         except KafkaException:
             # Nothing new, or no longer a member.
@@ -227,16 +227,16 @@ class Reader(threading.Thread):
 
 
 class ProcessReader(threading.Thread):
-    """Members of several groups by another client library, in a process of its own that prints what it was given."""
+    """Members of several groups with another client library, in a separate process that prints what it reads."""
 
     def __init__(
         self, words: Sequence[str], bootstrap: str, topic: str, groups: Mapping[str, str], findings: Findings
     ) -> None:
-        """`groups` by their names: the protocol of each."""
+        """`groups` maps each name to its protocol."""
         super().__init__(name="readers", daemon=True)
         self.read: dict[str, list[tuple[int, int]]] = {group: [] for group in groups}
         self.ended: list[str] = []
-        """What members said that could not go on."""
+        """The errors of members that could not continue."""
         self._findings = findings
         self._process = subprocess.Popen(
             [*words, bootstrap, topic, *(f"{group}={protocol}" for group, protocol in groups.items())],
@@ -278,7 +278,7 @@ def _diary(path: Path) -> logging.Logger:
     logger.propagate = False
     logger.setLevel(logging.DEBUG)
     if not logger.handlers:
-        # One for all rounds: a reader that says each line once more in every round has no time to read.
+        # One handler for all rounds: a reader that logs each line once more in every round has no time to read.
         handler = logging.FileHandler(path)
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logger.addHandler(handler)
@@ -305,7 +305,7 @@ def commit_beginning(bootstrap: str, topic: str, group: str, partitions: int) ->
 
 
 class CommitWatch(threading.Thread):
-    """Asks again and again what a group has committed."""
+    """Polls a group's committed offsets."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, partitions: int) -> None:
         super().__init__(name=f"watch-{group}", daemon=True)
@@ -320,7 +320,7 @@ class CommitWatch(threading.Thread):
                 committed = self._consumer.committed(self._wanted, timeout=2.0)
             except KafkaException:
                 continue
-            # An answer for a partition that could not be had is no offset.
+            # A response for an unavailable partition is not an offset.
             self.commits += [(each.partition, each.offset) for each in committed if each.error is None]
         self._consumer.close()
 
@@ -342,7 +342,7 @@ def patiently(do: Any, seconds: float = 60.0) -> None:
 
 
 def read_topic(bootstrap: str, topic: str, partitions: int) -> Log:
-    """Everything that a topic has."""
+    """All records of a topic."""
     consumer = Consumer(
         COMMON
         | {

@@ -1,4 +1,4 @@
-"""What a reader of committed records finds in a partition now."""
+"""What a read_committed consumer finds in a partition now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SECONDS_MAX = 60
 
 
 def committed_records(bootstrap: str, topic: str, partition: int = 0) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values, from the beginning to the end of what is stable."""
+    """Keys and values, from the start of the log to the last stable offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""The parser with the compiled reader beside the parser without."""
+"""Compares the parser with the compiled reader to the one without."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millpond.spark.parsing.parser import Parser
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """Times and dates as numbers: Python's own end with the year 9999."""
+    """Times and dates as numbers: Python's own types end with the year 9999."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(each.name, plain_type(each.type)) for each in kind])
     if pa.types.is_map(kind):
@@ -23,7 +23,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def comparable(value: Any) -> Any:
-    """Every zero has a sign, and what is no number is like its kind."""
+    """Make zeros keep their signs, and NaN equal to NaN."""
     match value:
         case dict():
             return {name: comparable(each) for name, each in value.items()}
@@ -40,7 +40,7 @@ def rows_of(rows: pa.StructArray) -> Any:
 
 
 def agree(parser: Parser, values: list[bytes | None]) -> int:
-    """How many the compiled reader took."""
+    """How many values the compiled reader took."""
     array = pa.array(values, pa.binary())
     assert parser._compiled is not None
     found, plain = parser.parse(array), parser._parse_plain(array)
@@ -50,7 +50,7 @@ def agree(parser: Parser, values: list[bytes | None]) -> int:
     taken, refused = parser._compiled.read(array)
     assert len(taken) == len(values)
     assert taken.null_count == len(refused) + array.null_count
-    # Row by row alone too, without Arrow's own reader of JSON.
+    # Each row separately as well, without Arrow's JSON reader.
     kept = [value for row, value in enumerate(values) if value is not None and row not in set(refused)]
     single = parser._as_column([parser._read_row(value) for value in kept])
     assert rows_of(single) == rows_of(taken.drop_null())

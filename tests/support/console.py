@@ -1,4 +1,4 @@
-"""The console as a process of its own, and plain requests to it."""
+"""The console in a separate process, and plain requests to it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Console:
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """Wait for a state, and give it back."""
+    """Wait for a state, and return it."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < deadline, "it did not come to be"

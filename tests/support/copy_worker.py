@@ -1,9 +1,9 @@
-"""A copying job as a process of its own: read in a group, write in a transaction, commit the offsets inside it.
+"""A copying job in a separate process: read in a group, write in a transaction, commit the offsets in it.
 
 python copy_worker.py bootstrap input output group transactional-id protocol records-of-a-batch
 
-The first batch, and every tenth after it, is aborted on purpose, so that the output has records that nobody may see.
-What the job cannot go on from ends it: whoever started it starts it again, as it would after a crash.
+The first batch, and every tenth after it, is aborted on purpose, so that the output has records that must stay
+invisible. The job exits on any error that it cannot recover from, and its parent restarts it, as after a crash.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 GATHER_SECONDS = 0.1
 ABORTS_ONE_IN = 10
 WORK_SECONDS = 0.03
-"""As if there were something to compute: so most kills find a transaction open."""
+"""Simulates computation, so that most kills hit an open transaction."""
 PATIENCE_SECONDS = 30.0
 STUCK_SECONDS = 20.0
-"""So long a call may take that was given five. librdkafka 2.16 waits without a limit in send_offsets_to_transaction
-once its search for the group's coordinator has come to nothing."""
+"""The limit for a call with a timeout of five seconds. librdkafka 2.16 waits without a limit in
+send_offsets_to_transaction once its search for the group's coordinator has failed."""
 
 FENCED = 3
 STUCK = 4
@@ -42,8 +42,8 @@ class CopyJob:
             "log_level": 0,
         }
         if "," not in bootstrap:
-            # librdkafka 2.16 forgets a lone broker that goes away, and then waits for it for ever in
-            # send_offsets_to_transaction, whose coordinator it remembers. Of several it may forget all.
+            # librdkafka 2.16 forgets a lone broker that goes away, and then waits for it forever in
+            # send_offsets_to_transaction, whose coordinator it remembers. With several brokers it may forget all.
             common["metadata.recovery.strategy"] = "none"
         self._target = target
         self._producer = Producer(
@@ -132,7 +132,7 @@ class CopyJob:
         self._rewind()
 
     def _rewind(self) -> None:
-        """Back to what is committed, partition by partition."""
+        """Seek back to the committed offset of each partition."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -148,7 +148,7 @@ class CopyJob:
     def _patiently(self, do) -> None:  # type: ignore[no-untyped-def]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
-            # It ends the process from a thread of its own, whatever the others wait for.
+            # Ends the process from a separate thread, whatever the others wait for.
             faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True)
             try:
                 do()
@@ -166,8 +166,8 @@ def tell(text: str) -> None:
 
 
 if __name__ == "__main__":
-    # A worker must not outlive whoever started it.
+    # A worker must not outlive its parent.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    # Whoever wonders what it waits for may ask.
+    # SIGUSR1 shows what the process waits for.
     faulthandler.register(signal.SIGUSR1)
     CopyJob(*sys.argv[1:]).run()

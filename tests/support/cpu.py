@@ -1,4 +1,4 @@
-"""What something takes of the processor, as far as a shared machine lets that be known."""
+"""Measures CPU time, as far as a shared machine allows."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 TRIES = 3
 
 REFERENCE_SECONDS = 0.0006
-"""What `_reference` takes on the machine for which the limits of tests are meant."""
+"""What `_reference` takes on the machine that the tests' limits are meant for."""
 
 
 def least_seconds(work: Callable[[], object]) -> float:
-    """The least of a few tries: what the host of a virtual machine takes for others counts as a thread's own time.
+    """The minimum of a few tries: CPU time that the hypervisor gives to other guests counts as the thread's own.
 
-    On a slower machine than the reference, what it would have taken there.
+    On a machine slower than the reference, scaled to the reference.
     """
     return min(_seconds(work) for _ in range(TRIES)) / slowness()
 
 
 def slowness() -> float:
-    """How many times longer than the reference machine this one takes at present; 1 where it is faster."""
+    """How many times slower this machine is than the reference at present; 1 if it is faster."""
     return max(min(_seconds(_reference) for _ in range(5)) / REFERENCE_SECONDS, 1.0)
 
 

@@ -1,7 +1,7 @@
-"""A producer and a consumer that go on while their node is killed again and again, and what must be true at the end.
+"""A producer and a consumer that keep working while their node is killed again and again, and a check at the end.
 
-The producer is librdkafka's idempotent one with acks=all: every record that it was told is written must be there, at
-the offset it was told, once and in order. The consumer, which reads through all crashes, must see the same.
+The producer is librdkafka's idempotent one with acks=all: every acknowledged record must be there, at its offset,
+once and in order. The consumer, which reads through all crashes, must see the same.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NumberWriter:
     def __init__(self, bootstrap: str) -> None:
         self.sent = [0] * PARTITIONS
         self.acknowledged: list[dict[int, int]] = [{} for _ in range(PARTITIONS)]
-        """By partition: the offset of every number that was acknowledged."""
+        """By partition: the offset of every acknowledged number."""
         self.failed: list[str] = []
         self._stop = threading.Event()
         self._producer = Producer(
@@ -90,7 +90,7 @@ class NumberWriter:
             self.acknowledged[message.partition()][int(message.value())] = message.offset()
 
     def wait_for_progress(self) -> None:
-        """Until something more is acknowledged: a kill of a node that does nothing proves nothing."""
+        """Wait for another acknowledgement: killing an idle node proves nothing."""
         before = sum(map(len, self.acknowledged))
         deadline = time.monotonic() + SETTLE_SECONDS
         while sum(map(len, self.acknowledged)) == before:
@@ -111,11 +111,11 @@ class NumberWriter:
 
 
 class NumberReader:
-    """Reads all partitions from the start on and keeps what it sees."""
+    """Reads all partitions from the start and keeps what it sees."""
 
     def __init__(self, bootstrap: str) -> None:
         self.seen: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
-        """By partition: offset and number of every record, in the order in which they came."""
+        """By partition: offset and number of every record, in order of arrival."""
         self.faults: list[str] = []
         self._stop = threading.Event()
         self._consumer = Consumer(
@@ -145,13 +145,13 @@ class NumberReader:
                     self.faults.append(str(error))
 
     def finish(self, expected: list[int]) -> None:
-        """Wait until so many records of each partition were seen."""
+        """Wait for this many records of each partition."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline and any(
             len(seen) < count for seen, count in zip(self.seen, expected, strict=True)
         ):
             time.sleep(0.02)
-        # Time enough for what must not come: a record twice, or one that nobody was told of.
+        # Gives a duplicate or unacknowledged record time to arrive.
         time.sleep(0.2)
 
     def stop(self) -> None:
@@ -161,11 +161,11 @@ class NumberReader:
 
 
 HARMLESS = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
-"""What a consumer says while its broker is away."""
+"""What a consumer reports while its broker is down."""
 
 
 def kill_in_a_loop(node: Node, loops: int, seed: int, progress: Callable[[Tally], None] | None = None) -> Tally:
-    """Run the campaign on a node that is up; raises AssertionError on any loss, doubling or disorder."""
+    """Run the campaign on a running node; raises AssertionError on any loss, duplicate or reordering."""
     dice = random.Random(seed)
     tally = Tally()
     with Raw(node.port) as raw:
@@ -208,7 +208,7 @@ def _end_and_start(node: Node, dice: random.Random, tally: Tally) -> None:
         assert not (node.data / ".kafka_cleanshutdown").exists(), "a node that was killed counts as clean"
         tally.killed += 1
     if dice.random() < 0.25:
-        # A crash while it recovers from a crash.
+        # A crash during recovery from a crash.
         node.spawn()
         time.sleep(dice.uniform(0.0, 0.4))
         node.kill9()
@@ -219,7 +219,7 @@ def _end_and_start(node: Node, dice: random.Random, tally: Tally) -> None:
 
 
 def check(node: Node, writer: NumberWriter, reader: NumberReader, tally: Tally) -> None:
-    """Nothing acknowledged is lost, nothing is there twice, the order is the producer's."""
+    """Nothing acknowledged is lost, nothing is duplicated, and the order is the producer's."""
     assert not writer.failed, writer.failed[:3]
     assert not reader.faults, reader.faults[:3]
     with Raw(node.port) as raw:
@@ -241,7 +241,7 @@ def check(node: Node, writer: NumberWriter, reader: NumberReader, tally: Tally) 
 
 
 def _change_topics(node: Node, loop: int, kept: list[str], dropped: list[str]) -> None:
-    """Create a topic and remove an older one; both were acknowledged, so both must last."""
+    """Create a topic and delete an older one; both were acknowledged, so both must last."""
     with Raw(node.port) as raw:
         raw.create_topic(f"made-{loop}", 2, retention_ms=str(100_000 + loop))
         kept.append(f"made-{loop}")
@@ -254,7 +254,7 @@ def _change_topics(node: Node, loop: int, kept: list[str], dropped: list[str]) -
 def _check_topics(node: Node, kept: list[str], dropped: list[str]) -> None:
     with Raw(node.port) as raw:
         described = raw.call(m.MetadataRequest(topics=None), 12).topics
-    # What the node keeps for itself, such as the offsets of groups, comes when a client first needs it.
+    # The node creates internal topics, such as the offsets of groups, when a client first needs them.
     found = {each.name: len(each.partitions) for each in described if not each.is_internal}
     expected = {TOPIC: PARTITIONS, **dict.fromkeys(kept, 2)}
     assert found == expected, f"topics are {found}, not {expected}"

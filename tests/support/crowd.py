@@ -1,8 +1,8 @@
-"""Clients that mean harm by being slow, silent, deaf or restless, by the thousand, in a process of their own.
+"""Thousands of clients that do harm by being slow, silent, deaf or restless, in a separate process.
 
-`python tests/support/crowd.py KIND PORT COUNT TOPIC` connects, prints `ready`, and goes on until its input ends; then
-it tells how often it connected, as one line of JSON. It is as nice as can be: such clients sit on other machines, and
-the processor that they use here is not what is measured.
+`python tests/support/crowd.py KIND PORT COUNT TOPIC` connects, prints `ready`, and runs until its input ends; then it
+prints how often it connected, as one line of JSON. It runs at the highest nice value: such clients are on other
+machines, and the CPU time that they use here is not what is measured.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from support.raw import fetch_request, frame, produce_request
 HOST = "127.0.0.1"
 NICE = 19
 LORIS_SECONDS = 1.0
-"""Each sends a byte so often."""
+"""How often each sends a byte."""
 
 VISIT_SECONDS = 1.0
-"""Each comes again so often."""
+"""How often each reconnects."""
 
 READY_SHARE = 0.98
-"""So many of them are connected before anything is measured; the last ones may be in the kernel's queue."""
+"""The share of connections needed before measuring; the last ones may be in the kernel's queue."""
 
 CONNECTS_AT_ONCE = 50
 
 
 class Crowd:
-    """`count` connections; what each does is told by the kind. A connection that is lost is made again."""
+    """`count` connections that behave as their kind says. A lost connection is replaced."""
 
     def __init__(self, port: int, count: int, topic: str) -> None:
         self.port = port
@@ -65,7 +65,7 @@ class Crowd:
             sock.close()
 
     def run(self) -> None:
-        """Until the standard input ends."""
+        """Run until standard input ends."""
         self.poll.register(sys.stdin, select.EPOLLIN | select.EPOLLHUP)
         is_told = False
         began = time.monotonic()
@@ -105,22 +105,22 @@ class Crowd:
     # What the kinds do
 
     def wants(self) -> int:
-        """What is waited for once a connection stands."""
+        """The events to wait for once a connection is established."""
         return select.EPOLLIN
 
     def begin(self, sock: socket.socket) -> None:
-        """The connection stands."""
+        """The connection is established."""
 
     def readable(self, sock: socket.socket) -> None:
         if not sock.recv(65536):
             raise ConnectionError
 
     def step(self) -> None:
-        """Twenty times a second."""
+        """Called twenty times a second."""
 
 
 class HalfOpen(Crowd):
-    """Connect and say nothing, or only how long the request would be."""
+    """Connect and send nothing, or only the length of a request."""
 
     def begin(self, sock: socket.socket) -> None:
         if sock.fileno() % 2:
@@ -158,7 +158,7 @@ class Loris(Crowd):
 
 
 class Deaf(Crowd):
-    """Ask for all that there is and never read it; after a while go, and come again."""
+    """Fetch everything and never read the response; disconnect after a while, and reconnect."""
 
     def __init__(self, port: int, count: int, topic: str) -> None:
         super().__init__(port, count, topic)
@@ -183,7 +183,7 @@ class Deaf(Crowd):
 
 
 class Restless(Crowd):
-    """Come, ask one thing, go, and come again."""
+    """Connect, send one request, disconnect, and repeat."""
 
     def __init__(self, port: int, count: int, topic: str) -> None:
         super().__init__(port, count, topic)

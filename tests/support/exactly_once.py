@@ -1,7 +1,7 @@
 """A copying job that is killed again and again, together with its node: every record must come out exactly once.
 
-The input holds numbers in committed transactions, and nonsense in aborted ones in between. Workers
-(`copy_worker.py`) copy it to the output; a reader of committed records watches the output through all kills.
+The input holds numbers in committed transactions, and garbage in aborted ones in between. Workers (`copy_worker.py`)
+copy it to the output; a read_committed consumer watches the output through all kills.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ class Tally:
     worker_kills: int = 0
     node_kills: int = 0
     worker_ends: int = 0
-    """Workers that gave up by themselves, fenced or out of their group."""
+    """Workers that exited by themselves, fenced or removed from their group."""
     aborted: int = 0
-    """Records in the output that only a reader of uncommitted records sees."""
+    """Records in the output that only a read_uncommitted consumer sees."""
     seconds: float = 0.0
     stalls: list[float] = field(default_factory=list)
     """How long after each kill the next record came out."""
 
 
 class Crew:
-    """The workers: whoever ends is replaced."""
+    """The workers; one that exits is replaced."""
 
     def __init__(self, node: Node, plan: Plan, journal: Path) -> None:
         self._plan = plan
@@ -105,7 +105,7 @@ class Crew:
         self._workers[number].wait()
 
     def journal(self) -> str:
-        """What the workers told at last, and where they are now."""
+        """The workers' last output, and where they are now."""
         for worker in self._workers:
             worker.send_signal(signal.SIGUSR1)
         time.sleep(0.5)
@@ -117,7 +117,7 @@ class Watcher:
 
     def __init__(self, bootstrap: str) -> None:
         self.seen: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
-        """By partition: key and number of each record, in the order in which they came."""
+        """By partition: key and number of each record, in order of arrival."""
         self._stop = threading.Event()
         self._consumer = Consumer(
             {
@@ -156,7 +156,7 @@ class Watcher:
 
 
 def run(node: Node, plan: Plan, progress: Callable[[Tally], None] | None = None) -> Tally:
-    """Copy with kills on a node that is up; raises AssertionError when a record is lost, doubled or out of order."""
+    """Copy with kills on a running node; raises AssertionError when a record is lost, duplicated or out of order."""
     dice = random.Random(plan.seed)
     tally = Tally()
     with Raw(node.port) as raw:
@@ -184,7 +184,7 @@ def run(node: Node, plan: Plan, progress: Callable[[Tally], None] | None = None)
                 progress(tally)
         _wait_for(watcher, crew, plan.records)
         tally.seconds = time.monotonic() - began
-        # Time enough for what must not come: a record a second time.
+        # Gives a duplicate record time to arrive.
         time.sleep(0.5)
     finally:
         crew.stop()
@@ -195,7 +195,7 @@ def run(node: Node, plan: Plan, progress: Callable[[Tally], None] | None = None)
 
 
 def _wait_for(watcher: Watcher, crew: Crew, count: int) -> float:
-    """Until so many records came out; how long that took."""
+    """Wait until this many records came out; returns how long that took."""
     began = last = time.monotonic()
     before = watcher.count
     while (seen := watcher.count) < count:
@@ -237,11 +237,11 @@ def check(node: Node, plan: Plan, watcher: Watcher, tally: Tally) -> None:
     check_copy(plan.records, watcher.seen)
     with Raw(node.port) as raw:
         for partition in range(PARTITIONS):
-            # Markers are records, too, but no numbers.
+            # Markers are records as well, but not numbers.
             written = sum((each.value or b"").isdigit() for each in raw.read_all(OUTPUT, partition))
             tally.aborted += written - len(watcher.seen[partition])
             source = raw.call(fetch_request(INPUT, partition, wait_ms=0), 12).responses[0].partitions[0]
-            # The last thing in the input is the marker of its last transaction; a reader need not step over it.
+            # The input ends with the marker of its last transaction, which a reader need not step over.
             committed = fetch_offsets(raw, GROUP)[INPUT, partition]
             assert source.high_watermark - 1 <= committed <= source.high_watermark
 

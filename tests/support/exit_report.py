@@ -1,7 +1,7 @@
-"""What broke a run of tests off, said once more at its very end.
+"""Repeats at the very end of a test run what aborted it.
 
-A run that breaks off prints pages of its own insides last, and no list of the tests that failed. Whoever sees only
-the end of the output has to learn from it which tests failed, what broke the run, and how each worker left.
+An aborted run prints pages of internals last, and no list of failed tests. The end of the output has to show which
+tests failed, what aborted the run, and how each worker exited.
 """
 
 from __future__ import annotations

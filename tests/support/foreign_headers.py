@@ -20,7 +20,7 @@ def batch_with_raw_headers(records: Sequence[tuple[bytes, RawHeaders]], key: byt
     names: dict[str, bytes] = {}
 
     def placeholder(name: bytes) -> str:
-        # As long as the name itself, so that no length in the batch changes when it is swapped in.
+        # As long as the name itself, so that no length in the batch changes when it is replaced.
         text = f"{len(names):03}".rjust(len(name), "~")
         assert len(text) == len(name), "a name needs at least three bytes"
         names[text] = name

@@ -1,7 +1,7 @@
-"""Forks nodes from a process that has imported them already: a real process each time, without 0.3 s of imports.
+"""Forks nodes from a process that has already imported them: a real process each time, without 0.3 s of imports.
 
 The tests start one server per process, with their first node. It has no threads and no event loop. After a fork, the
-child runs the node and ends as any other interpreter does. Nodes end with the server, the server with the tests.
+child runs the node and exits as any other interpreter does. Nodes end with the server, the server with the tests.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ForkedProcess:
     """The part of `subprocess.Popen` that tests of nodes use, for a child of the server."""
 
     def __init__(self, server: ForkServer, pid: int, stdout: IO[bytes], status: int) -> None:
-        self._server = server  # which ends, with all of its nodes, when nobody has it any longer
+        self._server = server  # ends, with all of its nodes, when it is no longer referenced
         self.pid = pid
         self.stdout = stdout
         self.returncode: int | None = None
@@ -68,7 +68,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The side of the tests. One per process."""
+    """The tests' side. One per process."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -106,7 +106,7 @@ _server_turn = threading.Lock()
 
 
 def fork_server() -> ForkServer:
-    """The server of this process; a new one when this process, or its environment, is another."""
+    """The server of this process; a new one if the process or its environment has changed."""
     global _server
     with _server_turn:
         if _server is None or not _server.is_alike():
@@ -115,12 +115,12 @@ def fork_server() -> ForkServer:
 
 
 def _own_variables() -> dict[str, str]:
-    """Variables that the modules of a node may read when they are imported."""
+    """Variables that a node's modules may read on import."""
     return {name: text for name, text in os.environ.items() if name.startswith(("MILLPOND", "PYTHON", "LD_"))}
 
 
 def _serve(control: socket.socket) -> dict[str, object] | None:
-    """Fork until the tests are gone. Returns in each child, with what it shall do; in the server itself nothing."""
+    """Fork until the tests are gone. Returns each child's instructions in the child, and None in the server."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)
@@ -160,7 +160,7 @@ def _serve(control: socket.socket) -> dict[str, object] | None:
 
 
 def _report(reports: dict[int, int]) -> None:
-    """Reap every child that has ended, and say how it did."""
+    """Reap every child that has exited, and report its status."""
     while reports:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -175,7 +175,7 @@ def _report(reports: dict[int, int]) -> None:
 
 
 def main() -> None:
-    # Both sides import this file: what only the server needs is imported here.
+    # Both sides import this file; what only the server needs is imported here.
     from millpond.config.node import node_settings
     from millpond.node.journal import LineJournal
     from millpond.node.serve import load, serve

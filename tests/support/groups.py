@@ -1,4 +1,6 @@
-"""Groups of real consumers: quick settings for node and clients, three libraries behind one face, who owns what."""
+"""Groups of real consumers: short timeouts for node and clients, three libraries behind one interface,
+assignments.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ NODE_SETTINGS = {
     "group.consumer.session.timeout.ms": "6000",
     "offsets.topic.num.partitions": "4",
 }
-"""Rebalances within a moment, where an operator would rather have fewer of them."""
+"""Quick rebalances, where an operator would rather have fewer of them."""
 
 PROTOCOLS = ("range", "cooperative-sticky", "consumer")
-"""The ways in which librdkafka shares out partitions: eager, incremental, and by the coordinator (KIP-848)."""
+"""How librdkafka assigns partitions: eager, incremental, and by the coordinator (KIP-848)."""
 
 _METADATA_HEAD = struct.Struct("<7si")
 
@@ -59,7 +61,7 @@ def settings_for(bootstrap: str, group: str, protocol: str, **more: Any) -> dict
 
 
 def generation_of(consumer: Consumer) -> int:
-    """The generation, or the member's epoch, in which it believes itself to be; -1 outside of any."""
+    """The generation, or member epoch, that the consumer believes it is in; -1 for none."""
     head, generation = _METADATA_HEAD.unpack_from(bytes(consumer.consumer_group_metadata()))
     assert head == b"CGMDv2:"
     return int(generation)
@@ -78,14 +80,14 @@ class Committed(NamedTuple):
     offset: int
     metadata: str
     leader_epoch: int | None
-    """None where the library does not tell."""
+    """None if the library does not provide it."""
 
 
 # Several consumers in one thread.
 
 
 class Crew:
-    """Consumers of librdkafka that are polled in turn, so that all of them take part in rebalances."""
+    """librdkafka consumers that are polled in turn, so that all of them take part in rebalances."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -93,8 +95,8 @@ class Crew:
         self.seen: list[Place] = []
         self.errors: list[KafkaError] = []
         self.next: dict[Consumer, dict[tuple[str, int], int]] = {}
-        """By member and partition: the offset after the last record that came. What librdkafka calls the position
-        forgets it at times, when a rebalance ends while a member is closed."""
+        """By member and partition: the offset after the last record received. librdkafka's position sometimes loses
+        it, when a rebalance ends while a member is closed."""
 
     def join(self, group: str, topics: Sequence[str], protocol: str, **settings: Any) -> Consumer:
         callbacks = {name: settings.pop(name) for name in ("on_assign", "on_revoke", "on_lost") if name in settings}
@@ -109,7 +111,7 @@ class Crew:
         member.close()
 
     def poll(self) -> list[Place]:
-        """One round; what came."""
+        """Poll each member once; returns the records."""
         came = []
         for each in self.members:
             for message in each.consume(500, timeout=0.005):
@@ -133,11 +135,11 @@ class Crew:
             self.poll()
 
     def shares(self) -> list[list[tuple[str, int]]]:
-        """What each member has now."""
+        """The current assignment of each member."""
         return [share_of(each) for each in self.members]
 
     def poll_until_shared(self, topic_partitions: Iterable[tuple[str, int]]) -> list[list[tuple[str, int]]]:
-        """Until each of these has exactly one owner, and no more members than must be are idle."""
+        """Poll until each of these partitions has exactly one owner, and no more members are idle than necessary."""
         wanted = sorted(topic_partitions)
         idle = max(0, len(self.members) - len(wanted))
 
@@ -171,7 +173,7 @@ def partitions(topic: str, count: int) -> list[tuple[str, int]]:
 
 
 def write(raw: Raw, topic: str, partition_count: int, per_partition: int, first: int = 0) -> set[tuple[int, bytes]]:
-    """Numbered records into every partition; what a reader of all of them has to see."""
+    """Write numbered records into every partition; returns what a reader of all of them has to see."""
     written = set()
     for partition in range(partition_count):
         values = [b"%d-%d" % (partition, number) for number in range(first, first + per_partition)]
@@ -181,11 +183,11 @@ def write(raw: Raw, topic: str, partition_count: int, per_partition: int, first:
     return written
 
 
-# The groups as the coordinator tells of them.
+# Groups as the coordinator describes them.
 
 
 def describe(raw: Raw, group: str) -> Any:
-    """DescribeGroups of one group, with everything it can tell."""
+    """DescribeGroups of one group, with all optional fields."""
     return raw.call(m.DescribeGroupsRequest(groups=[group], include_authorized_operations=False), 6).groups[0]
 
 
@@ -214,15 +216,15 @@ class Member(Protocol):
     """One consumer in a group."""
 
     def read(self, count: int) -> list[Place]:
-        """So many records, or fewer when no more come."""
+        """This many records, or fewer if no more come."""
         ...
 
     def commit(self) -> None:
-        """Commit all that was read, and wait."""
+        """Commit everything that was read, and wait."""
         ...
 
     def commit_later(self) -> None:
-        """Commit all that was read, without waiting for it here; it is done when the member is closed."""
+        """Commit everything that was read, without waiting; the commit is complete once the member is closed."""
         ...
 
     def commit_at(self, topic: str, partition: int, offset: int, metadata: str) -> None: ...
@@ -319,7 +321,7 @@ class KafkaPythonMember:
 
 
 class AioKafkaMember:
-    """Its background tasks run only while it is asked something, which is enough for short tests."""
+    """Its background tasks run only during calls, which is enough for short tests."""
 
     def __init__(self, bootstrap: str, group: str, topics: Sequence[str]) -> None:
         from aiokafka import AIOKafkaConsumer
@@ -369,7 +371,7 @@ class AioKafkaMember:
         self._loop.run_until_complete(self.consumer.commit(wanted))
 
     def committed(self, topic: str, partition: int) -> Committed | None:
-        """The library has no public way to the metadata; its coordinator fetches it all the same."""
+        """The library has no public access to the metadata, although its coordinator fetches it."""
         from aiokafka import TopicPartition as AioTopicPartition
 
         topic_partition = AioTopicPartition(topic, partition)

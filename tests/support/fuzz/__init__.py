@@ -1,1 +1,3 @@
-"""Hostile clients made from the schemas: requests with every field at its limits, and a node that must bear them."""
+"""Hostile clients generated from the schemas: requests with every field at its limits, and a node that must
+survive.
+"""

@@ -1,4 +1,4 @@
-"""Whether each answer is one that was asked for and can be read; and what may be learnt from it."""
+"""Checks that each response was requested and can be decoded, and learns values from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRODUCE, SASL_HANDSHAKE, API_VERSIONS = 0, 17, 18
 ITEMS_LOOKED_AT = 3
 LONG_BYTES = 3_000
 LONG_READ_SHARE = 8
-"""Of answers that are longer only one in so many is read to its end: they are lists of much the same."""
+"""Of longer responses only one in this many is read to its end: they are lists of similar items."""
 
 TEXT_LEARNT_MAX = 200
 
@@ -27,18 +27,18 @@ Asked = tuple[int, int, int]
 """Key, version and correlation id."""
 
 Signature = tuple[Any, ...]
-"""What came of a request, roughly: a request with a new one is worth keeping."""
+"""A rough description of a request's outcome: a request with a new one is worth keeping."""
 
 
 class Answers:
-    """Those of one connection, in the order of its requests."""
+    """The responses of one connection, in request order."""
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
         self._asked: deque[Asked] = deque()
         self._rest = b""
         self.is_judged = True
-        """False once the stream of requests is noise: nobody knows what was asked."""
+        """False once the request stream is noise: what was requested is then unknown."""
         self.signatures: list[Signature] = []
         self.count = 0
 
@@ -48,7 +48,7 @@ class Answers:
         except MalformedMessage:
             return
         if header.api_key == SASL_HANDSHAKE and header.api_version == 0:
-            # What follows has no header, and neither have its answers.
+            # What follows has no header, and neither have its responses.
             self.is_judged = False
         self._asked.append((header.api_key, header.api_version, header.correlation_id))
 
@@ -73,13 +73,13 @@ class Answers:
         skipped: list[Asked] = []
         while self._asked and self._asked[0][2] != number:
             skipped.append(self._asked.popleft())
-        # Only a produce with acks=0 is not answered.
+        # Only a produce request with acks=0 has no response.
         if not self._asked or any(key != PRODUCE for key, _, _ in skipped):
             raise Found(f"an answer to nobody: number {number}, unanswered before it {skipped[:5]}")
         key, version, _ = self._asked.popleft()
         cls = messages.response_class(key)
         if not cls._schema.versions.has(version):
-            # Only these two tell a client in a version that it did not ask for that they do not know its own.
+            # Only these two reject an unsupported version with a response in another version.
             if key not in (PRODUCE, API_VERSIONS):
                 raise Found(f"an answer to API {key} version {version}, which nobody knows")
             if key == PRODUCE:

@@ -1,4 +1,4 @@
-"""Requests worth coming back to: one for each outcome that was seen, in a file that grows from run to run."""
+"""Requests worth reusing: one for each outcome that was seen, in a file that grows from run to run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.fuzz.frames import Token
 
 KEPT_PER_KEY = 150
 BYTES_MAX = 8192
-"""A longer one is not kept: what it does a shorter one will do."""
+"""A longer one is not kept: a shorter one will do the same."""
 
 
 SEEDS = Path(__file__).parent / "seeds.jsonl"
@@ -21,7 +21,7 @@ SEEDS = Path(__file__).parent / "seeds.jsonl"
 
 class Corpus:
     def __init__(self, *, keeps: bool = True) -> None:
-        """Without `keeps` it only says what is new."""
+        """Without `keeps` it only reports what is new."""
         self.requests: list[list[Token]] = []
         self._keeps = keeps
         self._number = 0
@@ -39,7 +39,7 @@ class Corpus:
         return signature in self._seen
 
     def add(self, signature: Signature, tokens: list[Token]) -> bool:
-        """Keep the request if nothing like what came of it was seen before."""
+        """Keep the request if its outcome is new."""
         if signature in self._seen:
             return False
         self._seen.add(signature)
@@ -52,7 +52,7 @@ class Corpus:
             self.requests.append(tokens)
         return True
 
-    # On disk: a line a request
+    # On disk: one request a line
 
     def load(self, path: Path) -> None:
         if not path.exists():

@@ -1,7 +1,7 @@
-"""Requests from the schemas as flat lists of tokens, and the many ways to spoil one.
+"""Requests from the schemas as flat lists of tokens, and many mutations of them.
 
-A token is (kind, field, bytes): a value, or the count that opens an array. Whoever joins the bytes has a request;
-whoever changes a token knows what it changes, so that the rest stays as it was and is still read.
+A token is (kind, field, bytes): a value, or the count that opens an array. The joined bytes are a request; a mutation
+changes a known token, so that the rest stays valid and is still decoded.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ Token = tuple[str, str, bytes]
 Write = Callable[[list[Token]], None]
 
 HEADER_TOKENS = 4
-"""Key, version, correlation id and client id; those of flexible versions have tags as well."""
+"""Key, version, correlation id and client id; flexible versions have tags as well."""
 
 CORRELATION = 2
 LENGTH = struct.Struct(">i")
 REFRESHED_MAX = 8
-"""So many tokens of a request of the corpus are looked at again."""
+"""How many tokens of a corpus request are refreshed."""
 
 LONG_ITEMS = 3000
 BRIEF_FROM = 100
-"""Of a list with more items each is short: else the campaign's own memory would be weighed."""
+"""The items of a longer list are short: otherwise the campaign's own memory would be measured."""
 
 LONG_SHARE = 0.001
-"""Of the requests so many have one list that is long."""
+"""The share of requests with one long list."""
 
 
 TWICE_SHARE = 0.3
-"""Of the items of a list, behind the first, so many are the one before again."""
+"""The share of list items, after the first, that repeat the previous one."""
 
 
 class FrameMaker:
-    """Makes requests of the APIs that are served, and of those that are not, with the luck of one seed."""
+    """Generates requests of supported and unsupported APIs, from one seed."""
 
     def __init__(self, draw: Random, pools: Pools, keys: tuple[int, ...]) -> None:
         self._draw = draw
@@ -51,7 +51,7 @@ class FrameMaker:
         self._versions = {api.key: api.versions for api in APIS}
         self._writers: dict[tuple[int, int], Write] = {}
         self._until_long = 0
-        """Arrays until the one that is long; 0 when none is."""
+        """Arrays until the long one; 0 if none is long."""
         self.long_items = LONG_ITEMS
         self._correlation_id = 0
         self._cid = b""
@@ -59,11 +59,11 @@ class FrameMaker:
     # Whole requests
 
     def long(self, key: int, array: int) -> list[Token]:
-        """A request whose so many-th array is long."""
+        """A request whose array with this number is long."""
         return self.fresh(key, array)
 
     def fresh(self, key: int | None = None, long_array: int = 0) -> list[Token]:
-        """A request that decodes, with fields that are sometimes at their limits."""
+        """A request that decodes, with some fields at their limits."""
         if key is None:
             key = self._keys[int(self._random() * len(self._keys))]
         low, high = self._versions.get(key, messages.request_class(key).VERSIONS)
@@ -77,7 +77,7 @@ class FrameMaker:
         return tokens
 
     def decent(self, request: messages.Message, version: int) -> bytes:
-        """A request that is given whole, under a number of its own."""
+        """A well-formed request of the caller's, under a new correlation id."""
         assert request.API_KEY is not None
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return encode_request_header(request.API_KEY, version, self._correlation_id, "fuzz") + request.encode(version)
@@ -97,7 +97,7 @@ class FrameMaker:
         return tokens
 
     def again(self, tokens: list[Token]) -> list[Token]:
-        """A request of the corpus in the world of today: with a number of its own and ids that exist now."""
+        """A corpus request adapted to the current run: with a new correlation id and ids that exist now."""
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         fresh = list(tokens)
         if len(fresh) > CORRELATION:
@@ -112,10 +112,10 @@ class FrameMaker:
                 fresh[at] = (kind, field, self._pools.integer(field, kind))
         return fresh
 
-    # Spoiling
+    # Mutations
 
     def spoilt(self, tokens: list[Token]) -> list[Token]:
-        """The request with one to three things wrong, under a number of its own."""
+        """The request with one to three errors, under a new correlation id."""
         tokens = list(tokens)
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         if len(tokens) > CORRELATION:
@@ -126,7 +126,7 @@ class FrameMaker:
         return tokens
 
     def bytes_of(self, tokens: list[Token]) -> bytes:
-        """Its bytes, now and then cut off, with something behind, or with one of them changed."""
+        """Its bytes, sometimes truncated, with trailing data, or with one byte changed."""
         data = b"".join([token[2] for token in tokens])
         chance = self._random()
         if chance < 0.06:
@@ -142,7 +142,7 @@ class FrameMaker:
     def _spoil(self, tokens: list[Token]) -> None:
         if not tokens:
             return
-        # Seldom in the header: what is wrong there is found first.
+        # Rarely in the header: errors there are found first.
         first = HEADER_TOKENS if len(tokens) > HEADER_TOKENS and self._random() < 0.95 else 0
         at = first + int(self._random() * (len(tokens) - first))
         kind, field, data = tokens[at]
@@ -273,7 +273,7 @@ class FrameMaker:
             first = last = len(tokens)
             for _ in range(count):
                 if last > first and self._random() < TWICE_SHARE:
-                    # The same thing once more: it is not always looked for by whoever counts answers.
+                    # A repeated item: code that counts responses may not expect it.
                     tokens += tokens[first:last]
                     continue
                 first = len(tokens)
@@ -309,7 +309,7 @@ class FrameMaker:
 
 
 def _prefixed(data: bytes, kind: str) -> bytes:
-    """With its length in front."""
+    """Prefixed with its length."""
     if kind.startswith("compact_"):
         return varint(len(data) + 1) + data
     wide = 2 if kind == "string" else 4

@@ -13,7 +13,7 @@ from millpond.wire.records import _varint, wrap_payload
 from support.fuzz.pools import NOW_MS
 
 WIDE: Final = "sea"
-"""A compacted topic with this many partitions, which `Target.prepare` makes."""
+"""A compacted topic with this many partitions, which `Target.prepare` creates."""
 WIDE_PARTITIONS: Final = 16
 
 NAMES_MAX: Final = 9_990
@@ -45,7 +45,7 @@ def _batch(records: int, key: bytes, ahead_ms: int, lie_ms: int, codec: int) -> 
 
 @cache
 def _bomb(codec: int, value_bytes: int) -> bytes:
-    """One record that is small only while it is packed."""
+    """One record that is small only while it is compressed."""
     body = b"\0\0\0\x02k" + _varint(value_bytes) + b"\0" * value_bytes + b"\0"
     return wrap_payload(_varint(len(body)) + body, 1, NOW_MS, NOW_MS, codec=codec)
 
@@ -86,7 +86,7 @@ class HeavyMaker:
         return [f"{stem}{each}" for each in range(count)]
 
     def _partitions(self) -> int:
-        """Of one topic."""
+        """Partitions of one topic."""
         return self._draw.choice((1, 2, 90, 1_000, 20_000))
 
     # Records
@@ -130,7 +130,7 @@ class HeavyMaker:
         kind = m.MetadataRequest
         topics = [kind.MetadataRequestTopic(name=name) for name in self._names()]
         asks = self._draw.random() < 0.5
-        # Made by thousands, topics would be all that the rest of this life looks at.
+        # Thousands of new topics would dominate the rest of this run.
         request = kind(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=asks)
         return request, self._draw.choice((8, 9, 12))
 
@@ -160,7 +160,7 @@ class HeavyMaker:
         return kind(resources=resources, include_synonyms=True), 4
 
     def _topics(self) -> tuple[list[str], int]:
-        """Names of topics, and how many partitions of each: together no more than a request may name."""
+        """Topic names, and how many partitions each has: together no more than a request may name."""
         names = [WIDE] if self._draw.random() < 0.3 else self._names()
         return names, min(self._partitions(), (ITEMS_MAX - len(names)) // len(names))
 

@@ -1,4 +1,4 @@
-"""Values that get a hostile request further than noise would: names that exist, ids that were given out, limits."""
+"""Values that get a hostile request further than noise would: existing names, allocated ids, limits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ USUAL = {
     "broker_id": (1, 1, 2),
     "node_id": (1, 1, 2),
 }
-"""What a decent client would say; half of the time that is what a hostile one says, too."""
+"""What a well-behaved client would send; half of the time a hostile one sends it too."""
 
 TOPICS = (
     "pond",
@@ -132,7 +132,7 @@ ALIASES = {
     "committed_offset": "offset",
     "replica_epoch": "broker_epoch",
 }
-"""What is called otherwise where it is learnt."""
+"""Fields that have another name in the responses they are learned from."""
 
 WITHIN = ("request_data",)
 """Bytes that are a whole request."""
@@ -147,20 +147,20 @@ NOW_MS = 1_700_000_000_000
 
 
 class Pools:
-    """What to fill fields with. `learn` takes from an answer what later requests may name."""
+    """Values to fill fields with. `learn` takes from a response what later requests may name."""
 
     def __init__(self, draw: Random) -> None:
         self.secrets: tuple[Any, ...] = ()
-        """What no request may name, though answers do: whoever may delete a topic could delete these."""
+        """What no request may name, although responses do: a client that may delete topics could delete these."""
         self._draw = draw
         self._random = draw.random
         self._learnt: dict[str, deque[Any]] = {}
         self._batches = batches()
         self._blobs = blobs()
         self.frames: deque[bytes] = deque(maxlen=KEPT_PER_FIELD)
-        """Requests that were sent, for what has a request within."""
+        """Requests that were sent, for fields that contain a request."""
         self.is_brief = False
-        """Whether nothing long is wanted."""
+        """Whether long values are unwanted."""
 
     def learn(self, field: str, value: Any) -> None:
         if value in self.secrets:
@@ -171,7 +171,7 @@ class Pools:
         kept.append(value)
 
     def last(self, field: str) -> Any:
-        """What was told last by this name."""
+        """The last value learned under this name."""
         kept = self._learnt.get(field)
         return kept[-1] if kept else None
 
@@ -218,7 +218,7 @@ class Pools:
     def hostile_text(self) -> bytes:
         if self.is_brief:
             return b""
-        # The long ones cost most and say least.
+        # The long ones cost most and find least.
         index = int(self._random() * self._random() * len(HOSTILE_TEXTS) * 1.3)
         return HOSTILE_TEXTS[index % len(HOSTILE_TEXTS)]
 
@@ -265,7 +265,7 @@ class Pools:
             value = self.integer_at_limit(kind) if self._random() < 0.6 else self.integer(spot[2], kind)
             changed[spot[0] : spot[0] + len(value)] = value
         if chance < 0.9 and len(changed) >= _CRC_FROM:
-            # With a sum that is right again the rest is looked at.
+            # With a correct CRC the rest is examined.
             changed[17:21] = struct.pack(">I", _crc(bytes(changed[_CRC_FROM:])))
         elif len(changed) > 70:
             changed[int(self._random() * len(changed))] ^= 1 << int(self._random() * 8)
@@ -306,7 +306,7 @@ def fit(value: int, kind: str) -> bytes:
 
 @cache
 def batches() -> tuple[bytes, ...]:
-    """Batches as producers send them, of every codec, and some that expand to far more than they are."""
+    """Batches as producers send them, of every codec, and some that expand to far more than their size."""
     one = [Record(0, NOW_MS, b"k", b"value")]
     several = [Record(at, NOW_MS + at, None, b"value %d" % at, [("h", b"x")]) for at in range(5)]
     made = [encode_batch(one), encode_batch(several)]
@@ -321,13 +321,13 @@ def batches() -> tuple[bytes, ...]:
     made += [encode_batch(bomb, codec=codec) for codec in (1, 2, 3, 4)]
     made += [_compressed(codec, data) for codec, data in _BOMBS]
     made += [b"", bytes(61), b"\0" * 11, b"\xff" * 80]
-    # A message set of the old format, which nobody sends any more.
+    # A message set of the old format, which is no longer used.
     made.append(struct.pack(">qiIbbiii", 0, 14, 0, 0, 0, -1, -1, 0))
     return tuple(made)
 
 
 _BOMBS = (
-    # Streams of nothing, by the thousand.
+    # Thousands of empty streams.
     (1, gzip.compress(b"", mtime=0) * 2_000),
     (2, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + b"\0\0\0\1\0" * 5_000),
     (3, b"\x04\x22\x4d\x18\x60\x40\x82\0\0\0\0" * 1_000),
@@ -336,11 +336,11 @@ _BOMBS = (
     (2, b"\xff\xff\xff\xff\x0f\0"),
     (4, b"\x28\xb5\x2f\xfd\xe0" + b"\xff" * 8 + bytes(9)),
 )
-"""Codecs, and bytes that promise or cost more than they have."""
+"""Codecs, and bytes that claim or cost more than they contain."""
 
 
 def _compressed(codec: int, data: bytes) -> bytes:
-    """A batch with this as its records, whatever it is."""
+    """A batch with these bytes as its records, valid or not."""
     batch = bytearray(encode_batch([Record(0, NOW_MS, b"k", b"v")], codec=codec))[:_RECORDS_FROM] + data
     batch[8:12] = struct.pack(">i", len(batch) - 12)
     batch[17:21] = struct.pack(">I", _crc(bytes(batch[_CRC_FROM:])))
@@ -349,7 +349,7 @@ def _compressed(codec: int, data: bytes) -> bytes:
 
 @cache
 def blobs() -> tuple[bytes, ...]:
-    """What groups carry in fields of bytes, and what they do not."""
+    """What groups carry in bytes fields, and what they do not."""
     subscription, assignment = m.ConsumerProtocolSubscription, m.ConsumerProtocolAssignment
     told = subscription(topics=["pond"], user_data=None, owned_partitions=[])
     given = assignment(

@@ -1,4 +1,4 @@
-"""The same requests over sockets to a real node, which watches the turns of its own loop (`bench/turns.py`)."""
+"""The same requests over sockets to a real node, which measures the turns of its own loop (`bench/turns.py`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.raw import Raw, batch
 ROOT = Path(__file__).parents[3]
 START_SECONDS = 60.0
 ANSWER_SECONDS = 0.003
-"""So long an answer is waited for; it may come with a later one, or never."""
+"""How long to wait for a response; it may come with a later one, or never."""
 
 GROWTH_BYTES_MAX = 96 << 20
 SETTINGS = {
@@ -36,10 +36,12 @@ SETTINGS = {
     "max.partitions.per.topic": "100",
     "max.connection.creation.rate.per.ip": "1000000",
 }
-"""A disk is filled by whoever may create topics, and whoever comes too often waits: neither is looked for here."""
+"""A client that may create topics can fill a disk, and one that connects too often is delayed: neither is tested
+here.
+"""
 
 KEYS = tuple(key for key in OF_CLIENTS if key not in (33, 44))
-"""Whoever may change the settings of a node may tell it to let nobody in."""
+"""A client that may change a node's settings may make it refuse all connections."""
 
 
 class RealNode:
@@ -76,7 +78,7 @@ class RealNode:
         return self._journal.read_text(errors="replace")
 
     def worst_turn(self) -> dict[str, Any]:
-        """The longest turn of its loop since this was last asked."""
+        """The longest turn of its loop since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -88,7 +90,7 @@ class RealNode:
         return int(self._facts.memory_info().rss)
 
     def strange_files(self) -> list[str]:
-        """What it has open that is none of its data."""
+        """Open files that are not part of its data."""
         found = []
         folder = f"/proc/{self._process.pid}/fd"
         for name in os.listdir(folder):
@@ -108,7 +110,7 @@ class RealNode:
             raise Found(self.journal()[-1500:])
 
     def told(self) -> str:
-        """What it does and what it said last, for whoever has to find out why it does not answer."""
+        """The node's stacks and last output, to find out why it does not answer."""
         facts = f"{self._facts.num_fds()} files, {self.resident_bytes() >> 20} MiB, {self._facts.cpu_times()}"
         waiting = _said_by("ss", "-ltn", f"sport = :{self.port}")
         stacks = _said_by("py-spy", "dump", "--nonblocking", "--pid", str(self._process.pid))
@@ -130,7 +132,7 @@ def _said_by(tool: str, *words: str) -> str:
 
 
 class RealLife:
-    """One node in a folder, and hostile clients for so many frames."""
+    """One node in a folder, and hostile clients for this many frames."""
 
     def __init__(self, root: Path, seed: int, frames: int, corpus: Corpus) -> None:
         self._draw = Random(seed)
@@ -184,7 +186,7 @@ class RealLife:
         self._look_after(node)
 
     def _look_after(self, node: RealNode) -> None:
-        """Somebody decent comes, reads and goes."""
+        """A well-behaved client connects, reads and disconnects."""
         try:
             with Raw(node.port) as raw:
                 value = raw.read_all("canary")[0].value
@@ -217,7 +219,7 @@ class RealLife:
         self.outcome.answers += answers.count
 
     def _hear(self, sock: socket.socket, answers: Answers) -> bool:
-        """Whether the connection goes on."""
+        """Whether the connection stays open."""
         try:
             while data := sock.recv(1 << 16):
                 answers.take(data)

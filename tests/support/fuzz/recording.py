@@ -1,4 +1,4 @@
-"""All that was done to a node in one life, to be done again: a seed is not enough, since the corpus grows."""
+"""A recording of everything done to a node in one run, for replay: the corpus grows, so a seed is not enough."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load(path: Path) -> tuple[int, Scene, list[Act]]:
 
 
 def replay(seed: int, scene: Scene, acts: list[Act]) -> str | None:
-    """What is found when it is done again; None for nothing."""
+    """Replay the recording and return what is found; None for nothing."""
     target = Target(seed, scene)
     pools = Pools(Random(0))
     links: dict[int, HostileLink | None] = {}
@@ -65,10 +65,10 @@ def _do(
         return
     link = links.get(number)
     if link is None:
-        # What a decent client did at the end.
+        # What a well-behaved client did at the end.
         return
     if kind == "deliver" and link.alive:
-        # Who asks what was judged when it was played first.
+        # The original run has already judged the responses.
         link.answers.is_judged = False
         target.deliver(link, data, data)
     elif kind == "part":

@@ -1,5 +1,5 @@
-"""Who the hostile clients are: anybody at a node that asks nobody, strangers at a node that does, users without
-rights, with few or with all. And what must be as it was afterwards."""
+"""The kinds of hostile clients: any client of a node without authentication, strangers at a node with it, users with
+no, few or all permissions. And what they must leave unchanged."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from millpond.wire.header import NAMES
 SERVED = tuple(api.key for api in APIS)
 UNSERVED = tuple(key for key in NAMES if key not in SERVED)
 OF_NODES = (27, 52, 53, 54, 56, 57, 59, 62, 63, 64, 67, 70, 80, 81, 82)
-"""What nodes ask each other, and what changes the cluster itself."""
+"""Requests between nodes, and requests that change the cluster itself."""
 
 OF_CLIENTS = tuple(key for key in SERVED if key not in OF_NODES)
 OF_LOGIN = (17, 36)
 
 ROOT = Principal("User", "root")
-"""May do everything, and does nothing but look after the node."""
+"""May do everything, and only looks after the node."""
 
 ADMIN = Principal("User", "admin")
-"""May do everything, too, and does."""
+"""May do everything as well, and does."""
 
 LODGER, PASSWORD = "bob", "secret"
-"""A user who has a password, and no right."""
+"""A user with a password and no permissions."""
 
 SMALL = {
     "offsets.topic.num.partitions": "3",
@@ -33,7 +33,7 @@ SMALL = {
     "max.partitions": "300",
     "max.partitions.per.topic": "40",
 }
-"""What a request can ask for is looked at as well in a small world, and in far less time."""
+"""A small world covers the same requests in far less time."""
 
 GUARDED = {
     "listen.protocol": "SASL_PLAINTEXT",
@@ -48,13 +48,13 @@ class Scene:
     keys: tuple[int, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
     principal: Principal | None = None
-    """Who has logged in; None for whoever the listener takes them for."""
+    """The authenticated user; None for the listener's default."""
     asks_who: bool = False
-    """Whether the node asks who comes."""
+    """Whether the node requires authentication."""
     changes_nothing: bool = False
-    """Whether all that they may do leaves the node as it was."""
+    """Whether everything that they may do leaves the node unchanged."""
     knows_canary: bool = False
-    """Whether they may name the topic that must stay as it is."""
+    """Whether they may name the topic that must stay unchanged."""
     spares_canary: bool = True
 
 

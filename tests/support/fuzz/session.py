@@ -1,4 +1,4 @@
-"""One life of a node among hostile clients: a seed decides who connects, what they send and when time passes."""
+"""One run of a node among hostile clients: a seed decides who connects, what they send and when time passes."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from support.fuzz.target import Act, HostileLink, Target, fault_kind, told
 from support.fuzz.watch import DOORS, OPENED, TIDY_FRAMES, Endless, Found, Slow, calm_collector, open_files
 
 MUTANTS = 4
-"""So many are made of one request."""
+"""How many mutants are made of one request."""
 
 WHOLE_SHARE = 0.8
-"""Most are sent as they are: most of what is spoilt ends the connection, and with it what it had come to."""
+"""Most are sent intact: most mutations close the connection, and lose its state."""
 
 FAULTS_SKIPPED = 0.7
-"""Most of those that are refused are refused alike: so many are not looked at."""
+"""Most rejections are alike: this share of them is not examined."""
 
 WEIGHED_FRAMES = 10_000
-"""A shorter life is not weighed."""
+"""A shorter run is not measured for memory."""
 
 GROWTH_BYTES_MAX = 48 << 20
-"""What a node may gain in two thirds of its life: groups, producers and whatever else has a limit."""
+"""How much a node may grow in two thirds of its run: groups, producers and everything else that is bounded."""
 
 BABBLE_BYTES_MAX = 1 << 20
-"""More of it would be weighed together with what the campaign itself makes of it."""
+"""More noise would be measured together with the campaign's own copies of it."""
 
 REMEMBERED_BYTES = 2_000
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LOGIN_MS = 20
-"""A worker hashes a password in this time."""
+"""How long a worker takes to hash a password."""
 
 LONG_PAUSES_MS = (1_000, 10_000, 60_000, 700_000)
 
 HEAVY_SHARE = 0.001
-"""Of requests that are made to be costly: each takes as long as hundreds of others."""
+"""The share of deliberately costly requests: each takes as long as hundreds of others."""
 
 SLOW_ONCE = "0 slow once"
-"""A turn of the loop took too long, and not when it was played again."""
+"""A turn of the loop took too long, but not on replay."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one life."""
+    """The outcome of one run."""
 
     seed: int
     scene: str = ""
@@ -63,20 +63,20 @@ class Outcome:
     longest_ms: float = 0.0
     cpu_seconds: float = 0.0
     grown_bytes: int = 0
-    """What the node has gained in two thirds of its life."""
+    """How much the node has grown in two thirds of its run."""
     memory_bytes: tuple[int, int] | None = None
-    """What the process had when it was first weighed, and now, if it was."""
+    """The memory of the process at the first measurement and now, if it was measured."""
     findings: list[str] = field(default_factory=list)
     ended: str = ""
-    """Why the life was over before its time, where that is nothing wrong."""
+    """Why the run ended early, if that is not an error."""
     acts: list[Act] = field(default_factory=list)
-    """All that was done, where something was found."""
+    """Everything that was done, if something was found."""
     kept: list[tuple[Signature, list[Token]]] = field(default_factory=list)
-    """Requests with an outcome that the corpus did not have."""
+    """Requests with outcomes that the corpus did not have."""
 
 
 class FuzzSession:
-    """The seed says which scene it is, too, unless one is given."""
+    """The seed also chooses the scene, unless one is given."""
 
     def __init__(self, seed: int, frames: int, corpus: Corpus, scene: Scene | None = None) -> None:
         self.seed = seed
@@ -92,7 +92,7 @@ class FuzzSession:
         self._known = set(scene.keys)
         self._last = b""
         self._to_come: list[tuple[list[Token], bytes]] = []
-        """Made of one request, and not sent yet."""
+        """Mutants of one request that are not sent yet."""
 
     def run(self) -> Outcome:
         outcome = self._outcome
@@ -118,7 +118,7 @@ class FuzzSession:
         except Slow as slow:
             DOORS.listens = False
             assert target is not None
-            # What is slow once may be the machine's doing, or code that is made when it is first needed.
+            # A single slow turn may be the machine's fault, or code that is compiled on first use.
             again = replay(self.seed, self._scene, target.acts) if target.acts else None
             if again is None:
                 outcome.ended = SLOW_ONCE
@@ -147,7 +147,7 @@ class FuzzSession:
             changed = {name: (before.get(name), value) for name, value in after.items() if value != before.get(name)}
             if "metadata" in changed:
                 was, now = changed["metadata"]
-                # What is there now and was not, and what was.
+                # What was added, and what was removed.
                 changed["metadata"] = sorted(set(now) - set(was)), sorted(set(was) - set(now))
             if changed:
                 raise Found(f"{self._scene.name}: changed {str(changed)[:500]}")
@@ -212,7 +212,7 @@ class FuzzSession:
         if self._scene is STRANGER and chance < 0.06:
             self._log_in(target, link)
         elif self._scene is STRANGER and chance < 0.5:
-            # Without a beginning that is right nothing else of a login is looked at.
+            # Without a valid start nothing else of a login is examined.
             self._to_come = [self._request_of(key) for key in (OF_LOGIN[1], OF_LOGIN[1], OF_LOGIN[0])]
         for _ in range(1 + int(self._random() * 40)):
             if not self._to_come:
@@ -235,7 +235,7 @@ class FuzzSession:
                 target.pass_time(int(self._random() * 3))
 
     def _log_in(self, target: Target, link: HostileLink) -> None:
-        """As a decent client does it, or nearly. What comes then comes from somebody who is in, or is not, or was."""
+        """Log in correctly, or almost. What follows comes from a client that is, is not, or was authenticated."""
         mechanism = self._pools.one_of(MECHANISMS)
         password = PASSWORD if self._random() < 0.7 else "guess"
         self._say(target, link, m.SaslHandshakeRequest(mechanism=mechanism), 1)
@@ -259,7 +259,7 @@ class FuzzSession:
             target.pass_time(LOGIN_MS)
 
     def _requests(self) -> list[tuple[list[Token], bytes]]:
-        """A request as it should be, or several that should not be like that."""
+        """A valid request, or several mutants."""
         maker = self._maker
         if self._heavy.makes_any and self._random() < HEAVY_SHARE:
             return [([], maker.decent(*self._heavy.request()))]
@@ -295,7 +295,7 @@ class FuzzSession:
             at = end
 
     def _babble(self, target: Target, link: HostileLink) -> None:
-        """A stream that is none: lengths that lie, frames cut off, noise, all at once."""
+        """An invalid stream: lengths that lie, truncated frames, noise, all at once."""
         link.answers.is_judged = False
         stream = b""
         for _ in range(1 + int(self._random() * 10)):
@@ -317,7 +317,7 @@ class FuzzSession:
     def _keep(self, link: HostileLink, tokens: list[Token], before: int) -> None:
         signatures = link.answers.signatures
         if not tokens:
-            # A heavy request is made anew, and is too large for the corpus.
+            # A heavy request is generated each time, and is too large for the corpus.
             return
         if link.fault:
             if self._random() < FAULTS_SKIPPED:

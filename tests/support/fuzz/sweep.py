@@ -1,4 +1,4 @@
-"""How long each API holds the loop for the longest lists that a request may have: each of its lists in turn."""
+"""How long each API holds the loop for lists of the maximum length: each of its lists in turn."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Held(NamedTuple):
     size: int
     outcome: str
     most_items: int
-    """So many items were handled in one turn of the loop."""
+    """How many items were handled in one turn of the loop."""
 
 
 def sweep(scene: Scene, items: int, seed: int = 0, tries: int = TRIES) -> list[Held]:
-    """The longest turn by each request, the longest first."""
+    """The longest turn of each request, in descending order."""
     draw = Random(seed)
     held: list[Held] = []
     target = Target(seed, scene)

@@ -47,13 +47,13 @@ CANARY = "canary"
 CANARY_VALUE = b"still here"
 TRACE_LINES = 6
 ACT_BYTES = 150
-"""What is kept of an act, beside its bytes."""
+"""What an act occupies in memory, in addition to its bytes."""
 
 _NUMBERS = re.compile(r"\d+|'[^']*'")
 
 
 Act = tuple[str, int, bytes]
-"""Something that was done to a node: what, to which connection or for how long, and the bytes of it."""
+"""One thing done to a node: what, to which connection or for how long, and its bytes."""
 
 
 class HostileLink:
@@ -69,11 +69,11 @@ class HostileLink:
         self.listener = listener
         self.answers = answers
         self.reads = True
-        """Whether the client takes what it is sent."""
+        """Whether the client reads what it is sent."""
         self.alive = True
         self.number = 0
         self.fault = ""
-        """What the connection ended by, as text: the error itself would hold all that led to it."""
+        """Why the connection was closed, as text: the error itself would keep everything that led to it alive."""
         self.is_paused = False
         self._target = target
         self._handler: LinkHandler | None = None
@@ -84,13 +84,13 @@ class HostileLink:
     def start(self, handler: LinkHandler) -> None:
         self._handler = handler
 
-    # What the broker does
+    # Called by the broker
 
     def send(self, parts: Sequence[ReplyPart]) -> None:
         if not self.alive:
             _release(parts)
         elif self.reads:
-            # What the client does with its answer takes no time of the node's.
+            # The client's handling of its response does not count as the node's time.
             self._target.turn.leave_out(lambda: self.answers.take(_bytes_of(parts)))()
         else:
             self._unread += parts
@@ -128,7 +128,7 @@ class HostileLink:
         if handler is not None:
             handler.closed()
 
-    # What the campaign does
+    # Called by the campaign
 
     def deliver(self, data: bytes) -> None:
         """Let bytes arrive; what the broker does not want to read yet waits."""
@@ -139,7 +139,7 @@ class HostileLink:
         self._inbox += data
 
     def read_all(self) -> None:
-        """The client reads after all."""
+        """The client reads everything that is queued."""
         self.reads = True
         unread, self._unread, self._unread_bytes = self._unread, [], 0
         if self.alive and unread:
@@ -175,8 +175,8 @@ def _copy(room: memoryview, data: memoryview) -> None:
 
 
 def items_at_once(api: Api) -> int:
-    """So many items an API may be given in one turn of the loop."""
-    # A piece has beside its items what they are part of.
+    """How many items an API may get in one turn of the loop."""
+    # In addition to its items, a slice has the structures that contain them.
     in_pieces = [each.items + len(each.of) for each in api.pieces]
     return max(AT_ONCE_ITEMS, *in_pieces, api.whole_max if not api.pieces or api.whole_max != WHOLE_MAX else 0)
 
@@ -196,7 +196,7 @@ class Target:
         self.turn = Turn()
         self.frames = 0
         self.doing = b""
-        """The request that the node was given last, without its length."""
+        """The last request that the node got, without its length."""
         self.acts: list[Act] = []
         self._links = 0
         assert self.node.start(), self.node.journal_lines
@@ -226,10 +226,10 @@ class Target:
         self.node.workers.run = lambda job: run_by_worker(self.turn.leave_out(job))  # type: ignore[method-assign]
 
     def _weighed(self, api: Api) -> Callable[[Any, Any], Any]:
-        """The handler; more items than it can handle in a turn are a finding, however fast the machine is."""
+        """Wrap the handler; more items than it may handle in a turn are a finding, however fast the machine is."""
 
         def handle(call: Any, request: Any) -> Any:
-            # To count them takes no time of the node's.
+            # Counting them does not count as the node's time.
             items = self.turn.leave_out(partial(weight, request))() - 1
             self.turn.take_items(items, items_at_once(api), self)
             return api.handle(call, request)
@@ -239,7 +239,7 @@ class Target:
     # Hostile
 
     def connect(self, pools: Pools, *, reads: bool = True) -> HostileLink | None:
-        """A connection, or None where the node wants no more of them."""
+        """A connection, or None if the node accepts no more."""
         self._links += 1
         self.acts.append(("connect" if reads else "connect deaf", self._links, b""))
         peer = f"10.{self._links >> 16 & 255}.{self._links >> 8 & 255}.{self._links & 255}:4242"
@@ -250,7 +250,7 @@ class Target:
         return link
 
     def part(self, link: HostileLink) -> None:
-        """The client reads what there is, and goes."""
+        """The client reads everything and disconnects."""
         self.acts.append(("part", link.number, b""))
         if link.alive:
             link.read_all()
@@ -273,7 +273,7 @@ class Target:
         return link
 
     def deliver(self, link: HostileLink, data: bytes, frame: bytes) -> None:
-        """`data` is the frame, or a piece of it."""
+        """`data` is the frame, or a part of it."""
         self.doing = frame
         self.acts.append(("deliver", link.number, data))
         self.turn.begin()
@@ -286,7 +286,7 @@ class Target:
         self.turn.end(self)
 
     def pass_time(self, ms: int) -> None:
-        """Everything that is due in this time happens."""
+        """Run everything that is due in this time."""
         self.acts.append(("time", ms, b""))
         self.turn.begin()
         try:
@@ -304,8 +304,8 @@ class Target:
         self.turn.weigh(self)
 
     def own_bytes(self) -> int:
-        """The memory of the process once its garbage is gone, without what the campaign itself keeps of this life:
-        the disk, which is memory here, and all that was done."""
+        """The memory of the process after a garbage collection, without what the campaign itself keeps of this run:
+        the disk, which is in memory here, and everything that was done."""
         self.forget_cancelled()
         gc.collect()
         blobs = [blob for _, blob in self.node.disk._tree.blobs()]
@@ -315,20 +315,20 @@ class Target:
         return memory_bytes() - disk - unsynced - acts
 
     def forget_cancelled(self) -> None:
-        """A real loop forgets a timer that is cancelled; the clock of the simulator keeps it until its time comes."""
+        """A real loop forgets a cancelled timer; the simulator's clock keeps it until it is due."""
         queue = [entry for entry in self.clock._queue if not entry[-1].cancelled]
         heapify(queue)
         self.clock._queue[:] = queue
 
     def __str__(self) -> str:
-        """What the node was asked last."""
+        """The last request to the node."""
         key, version = (int.from_bytes(self.doing[at : at + 2], "big", signed=True) for at in (0, 2))
         return f"{NAMES.get(key, key)} version {version} of {len(self.doing)} bytes"
 
-    # Decent
+    # Well-behaved clients
 
     def ask(self, request: m.Message, version: int) -> Any:
-        """What a decent client is answered, on a connection of its own."""
+        """The response to a well-behaved client, on its own connection."""
         assert request.API_KEY is not None
         last = _Last()
         link = self._accepted("10.255.255.255:1", last, ROOT if self._scene.asks_who else None)  # type: ignore[arg-type]
@@ -345,8 +345,8 @@ class Target:
         return response
 
     def prepare(self) -> tuple[object, ...]:
-        """Topics to play with, and one of which nobody is told: its name and id."""
-        # Of a topic that is compacted every record's key is looked at, so that batches are unpacked.
+        """Create topics to play with, and a secret one; returns its name and id."""
+        # A compacted topic has every record's key inspected, so batches are decompressed.
         compacted = m.CreateTopicsRequest.CreatableTopicConfig(name="cleanup.policy", value="compact")
         topics = (
             ("pond", 3, []),
@@ -364,8 +364,8 @@ class Target:
         if self._scene.asks_who:
             self._give_rights()
             self._add_user()
-        # The internal topics come with the first who asks for a coordinator. In every second life of those who may
-        # not change anything nobody has.
+        # The internal topics are created for the first client that looks for a coordinator. In every second run of
+        # clients that may not change anything, none has done so.
         is_bare = self._scene.changes_nothing and self._seed // len(SCENES) % 2
         for kind in () if is_bare else (GROUP, TRANSACTION):
             self.ask(m.FindCoordinatorRequest(key_type=kind, coordinator_keys=["crew"]), 4)
@@ -373,7 +373,7 @@ class Target:
         return CANARY, self.node.broker.image.topics[CANARY].id
 
     def _give_rights(self) -> None:
-        """To a user, to some of what is there."""
+        """Grant a user permissions on some of what exists."""
         kind = m.CreateAclsRequest.AclCreation
         request = m.CreateAclsRequest(
             creations=[
@@ -393,7 +393,7 @@ class Target:
         assert not any(each.error_code for each in reply.results), reply
 
     def _add_user(self) -> None:
-        """One who can log in, and may do nothing."""
+        """Add a user that can log in, and may do nothing."""
         upsertions = [
             m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
                 name=LODGER,
@@ -409,7 +409,9 @@ class Target:
             assert not reply.results[0].error_code, reply
 
     def has_other_settings(self) -> bool:
-        """Whether somebody who may has changed the settings of the node: it may refuse everybody, as it is told."""
+        """Whether a permitted client has changed the node's settings: it may then refuse everything, as
+        configured.
+        """
         return self._settings() != self._settings_before
 
     def _settings(self) -> tuple[object, ...]:
@@ -419,8 +421,8 @@ class Target:
         return dict(image.config_of(ALL_BROKERS)), dict(image.config_of(own)), quotas
 
     def state(self) -> dict[str, object]:
-        """All that clients could change: the metadata, and how much is in each partition. Tokens of one's own anybody
-        makes who has logged in."""
+        """Everything that clients could change: the metadata, and the size of each partition. Any authenticated
+        client may create tokens for itself, so they are left out."""
         broker = self.node.broker
         records = [each for each in records_of(broker.image) if not isinstance(each, DelegationTokenRecord)]
         found: dict[str, object] = {"metadata": sorted(map(str, records))}
@@ -438,7 +440,7 @@ class Target:
             raise Found(f"a decent producer is refused: error {code}")
 
     def check_canary(self) -> None:
-        """What a decent client wrote is there, and it can write more."""
+        """What a well-behaved client wrote is there, and it can write more."""
         self._produce(CANARY)
         kind = m.FetchRequest
         wanted = kind.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -449,14 +451,14 @@ class Target:
             raise Found(f"what a decent client wrote cannot be read: error {partition.error_code}")
 
     def check_disk(self) -> None:
-        """Whatever they asked for, everything that was written lies where the node keeps its data."""
+        """Whatever was requested, everything that was written is in the node's data folder."""
         outside = [path for path in self.node.disk.contents() if not path.startswith(DATA_FOLDER + "/")]
         if outside:
             raise Found(f"files outside of the data folder: {outside[:5]}")
 
 
 class _Last:
-    """Keeps what one decent client was answered."""
+    """Keeps the responses to one well-behaved client."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -466,14 +468,14 @@ class _Last:
 
 
 def told(error: BaseException) -> str:
-    """An error with the last places it went through."""
+    """An error with the last frames of its traceback."""
     places = traceback.extract_tb(error.__traceback__)[-TRACE_LINES:]
     way = " > ".join(f"{at.filename.rpartition('millpond/')[2]}:{at.lineno} {at.name}" for at in places)
     return f"{type(error).__name__}: {str(error)[:300]} ({way})"
 
 
 def fault_kind(fault: str) -> str:
-    """What a connection ended by, without its numbers and names."""
+    """Why a connection was closed, without numbers and names."""
     return _NUMBERS.sub("*", fault[:150])
 
 

@@ -1,4 +1,4 @@
-"""What a process must not do while strangers ask it: take long, take much memory, open files."""
+"""What a process must not do while it serves strangers: take long, use much memory, open files."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from support.cpu import slowness
 T = TypeVar("T")
 
 TURN_SECONDS_MAX = 0.02
-"""Of processor time, so that a busy machine is nobody's fault."""
+"""In CPU time, so that a busy machine does not fail the test."""
 
 WORTH_A_LOOK_SECONDS = 0.01
 
 ENDLESS_SECONDS = 20.0
-"""Of the processor's time for the turns of one connection, which is a thousand times what they take."""
+"""CPU time for the turns of one connection, a thousand times what they normally take."""
 
 LEAP_BYTES_MAX = 64 << 20
-"""What one request may add to the memory of the process."""
+"""How much one request may add to the memory of the process."""
 
 TIDY_FRAMES = 4_000
-"""So often garbage is collected, and not in between: most of what is walked then is the campaign's own."""
+"""How often garbage is collected, and not in between: most of what a collection walks is the campaign's own."""
 
 OPENED = "went outside"
-"""In the words for a file that was opened, or a process that was started."""
+"""Marks the finding of an opened file or a started process."""
 
 _OUTSIDE = frozenset(
     [
@@ -45,17 +45,17 @@ _OUTSIDE = frozenset(
 
 
 class Found(Exception):
-    """Something that must not be."""
+    """Something that must not happen."""
 
 
 class Slow(Found):
-    """A turn of the loop that took too long: by itself, or because the machine had other things to do."""
+    """A turn of the loop that took too long: by itself, or because the machine was busy."""
 
 
 class _Doors:
-    """Hears of every file that is opened and every process that is started, for as long as it is told to listen.
+    """Watches every file that is opened and every process that is started, while it listens.
 
-    Only by the thread that began: the nodes and clients of other tests may live in the same process.
+    Only in the thread that started it: the nodes and clients of other tests may run in the same process.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class _Doors:
 
     def begin(self) -> None:
         if not self._is_hooked:
-            # There is no way to take it off again.
+            # An audit hook cannot be removed.
             sys.addaudithook(self._hear)
             self._is_hooked = True
         self.passed.clear()
@@ -74,7 +74,7 @@ class _Doors:
         self.listens = True
 
     def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
-        # A module that is first needed now is our own doing, whoever asked.
+        # Importing a module on first use is our own doing, whichever client caused it.
         if not self.listens or event not in _OUTSIDE or threading.get_ident() != self._thread:
             return
         if not _is_import(sys._getframe(1)):
@@ -93,7 +93,7 @@ DOORS = _Doors()
 
 
 class Endless:
-    """Ends what takes no end: the campaign would stand still together with the node, and tell nobody."""
+    """Aborts an endless turn: otherwise the campaign would hang together with the node, without a report."""
 
     def __enter__(self) -> Endless:
         self._before = signal.signal(signal.SIGVTALRM, self._on_end)
@@ -104,7 +104,7 @@ class Endless:
         signal.signal(signal.SIGVTALRM, self._before)
 
     def begin(self) -> None:
-        """From now on it counts anew."""
+        """Restart the count."""
         signal.setitimer(signal.ITIMER_VIRTUAL, ENDLESS_SECONDS)
 
     def _on_end(self, _: int, frame: FrameType | None) -> None:
@@ -112,16 +112,16 @@ class Endless:
 
 
 class Turn:
-    """Measures one turn of the loop after another, by the processor's time: a busy machine is nobody's fault."""
+    """Measures each turn of the loop in CPU time, so that a busy machine does not fail the test."""
 
     def __init__(self) -> None:
         self.longest_seconds = 0.0
         self.most_items = 0
-        """So many items of lists were given to a handler in one turn."""
+        """The most list items that a handler got in one turn."""
         self._items = 0
         self._began = 0.0
         self._top_bytes = 0
-        # What an earlier test left must not be freed while this one is weighed.
+        # What an earlier test left must not be freed while this one is measured.
         gc.unfreeze()
         gc.collect()
         _forget_top_memory()
@@ -135,7 +135,7 @@ class Turn:
         now = time.thread_time()
         took = now - self._began
         if took > WORTH_A_LOOK_SECONDS:
-            # A slow machine is nobody's fault, either.
+            # Scaled, so that a slow machine does not fail the test.
             took /= slowness()
             now = time.thread_time()
         self._began = now
@@ -145,14 +145,14 @@ class Turn:
                 raise Slow(f"{what} took {1000 * took:.0f} ms of the loop")
 
     def take_items(self, items: int, at_once: int, what: object) -> None:
-        """A handler is given so many items, and may be given so many at once."""
+        """A handler gets this many items, and may get this many at once."""
         self._items += items
         self.most_items = max(self.most_items, self._items)
         if items > at_once:
             raise Found(f"{what}: {items} items are handled at once, {at_once} at most may be")
 
     def leave_out(self, job: Callable[[], T]) -> Callable[[], T]:
-        """The same, by a worker: its time is not the loop's."""
+        """The same job, with its time left out of the turn."""
 
         def run() -> T:
             began = time.thread_time()
@@ -164,7 +164,7 @@ class Turn:
         return run
 
     def weigh(self, what: object) -> None:
-        """Whether the process has become much heavier since it was last weighed."""
+        """Whether the process has grown much since the last measurement."""
         top_bytes = top_memory_bytes()
         before, self._top_bytes = self._top_bytes, top_bytes
         if before and top_bytes - before > LEAP_BYTES_MAX:
@@ -176,7 +176,7 @@ class Turn:
 
 
 def _forget_top_memory() -> None:
-    """What the process once had would hide what it takes now; Linux counts anew when it is told so."""
+    """An earlier peak would hide what the process uses now; Linux resets the peak on request."""
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
         file.write("5")
 
@@ -186,7 +186,7 @@ def top_memory_bytes() -> int:
 
 
 def open_files() -> int:
-    """How many descriptors the process has; 0 where other threads may open some: `DOORS` hears our own alone."""
+    """How many descriptors the process has; 0 if other threads may open some: `DOORS` sees only our own."""
     is_alone = len(os.listdir("/proc/self/task")) == 1
     return len(os.listdir("/proc/self/fd")) if is_alone else 0
 
@@ -201,7 +201,7 @@ def memory_bytes() -> int:
 
 
 def calm_collector() -> None:
-    """Much as a node does once it has started. What a former life has left goes first."""
+    """Much as a node does once it has started. What a previous run has left is collected first."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
