@@ -1,4 +1,4 @@
-"""Java archives for the tests, by `bench/jars.py`: a test that needs some is skipped where they cannot be had."""
+"""Java archives for the tests, from `bench/jars.py`: a test that needs unavailable ones is skipped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# What tests and measurements share is found from the root of the repository, also by programs that tests start.
+# Code shared by tests and benchmarks is imported from the root of the repository, also in programs that tests start.
 if (ROOT := str(Path(__file__).parents[2])) not in sys.path:
     sys.path.append(ROOT)
 
@@ -18,7 +18,7 @@ __all__ = ["NoJars", "class_path", "fetched", "jars", "java_command"]
 
 
 def jars(name: str) -> list[Path]:
-    """The archives of this set; skips the test that asks where they cannot be had."""
+    """The archives of this set; skips the calling test if they are unavailable."""
     try:
         return fetched(name)
     except NoJars as reason:

@@ -1,4 +1,4 @@
-"""A program of Kafka's own world as a child process, from published archives: what it says goes into a file."""
+"""A program from Kafka's ecosystem as a child process, from published archives: its output goes into a file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_SECONDS = 150.0
 
 
 class JavaProcess:
-    """One run after the other of the same words; `said` is what all of them have said."""
+    """Runs the same command line repeatedly; `said` is the output of all runs."""
 
     def __init__(self, log: Path, *words: str, environment: Mapping[str, str] | None = None) -> None:
         self._log = log
@@ -38,7 +38,7 @@ class JavaProcess:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """Until it holds; fails with the program's last words where it has ended, or where that takes too long."""
+        """Wait for a condition; fails with the program's last output if it has exited or takes too long."""
         assert self._process is not None, "not running"
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():

@@ -1,4 +1,4 @@
-"""Small Java programs of ours: compiled once with the Java client, run with words, read by what they print."""
+"""Small Java programs of ours: compiled once with the Java client, run with arguments, checked by their output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN_SECONDS_MAX = 150
 
 
 def compiled(folder: Path) -> str:
-    """The class path of our programs and of what they need; skips where there is no compiler or no client."""
+    """The class path of our programs and their dependencies; skips without a compiler or the client."""
     archives = class_path("client")
     if shutil.which("javac") is None:
         pytest.skip("there is no Java compiler here: apt-get install openjdk-17-jdk-headless")

@@ -1,4 +1,4 @@
-"""JSON of every kind at every place, also what is none."""
+"""Random JSON with every kind of value in every position, including invalid JSON."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A real Apache Kafka broker as a child process, from its published archives, to show that we speak to any Kafka.
+"""A real Apache Kafka broker as a child process, from its published archives, to show that we work with any Kafka.
 
-One process is broker and controller. It listens in the clear, with a login, and with TLS and a login.
+One process is broker and controller. It listens in plaintext, with SASL, and with TLS and SASL.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 # Little memory, and a quick start rather than fast code.
 JAVA_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 LISTENERS = {"CLEAR": "PLAINTEXT", "LOGIN": "SASL_PLAINTEXT", "SECRET": "SASL_SSL", "CONTROLLER": "PLAINTEXT"}
-"""Each listener and what it speaks."""
+"""Each listener and its protocol."""
 
 
 class BrokerEnded(Exception):
-    """The process ended before it was ready."""
+    """The process exited before it was ready."""
 
 
 class KafkaBroker:
-    """One broker that has a folder of its own. The ports stay the same through restarts."""
+    """One broker with its own folder. The ports stay the same through restarts."""
 
     def __init__(self, root: Path, settings: Mapping[str, str] | None = None) -> None:
         self._root = root
@@ -53,7 +53,7 @@ class KafkaBroker:
         return f"{HOST}:{self.ports['CLEAR']}"
 
     def login(self, listener: str = "LOGIN", mechanism: str = "PLAIN", password: str = PASSWORD) -> dict[str, str]:
-        """The settings of a client that logs in there, in the names that Java's clients know."""
+        """The settings of a client that logs in there, with the names of the Java clients."""
         module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
         found = {
             "bootstrap.servers": f"{HOST}:{self.ports[listener]}",

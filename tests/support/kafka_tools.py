@@ -12,13 +12,13 @@ SECONDS_MAX = 90
 
 
 def kafka_tool(name: str) -> list[str]:
-    """How a tool is called; the test is skipped where its archives cannot be had."""
+    """The command line of a tool; skips the test if its archives are unavailable."""
     archives = os.pathsep.join([class_path("broker"), class_path("tools")])
     return [java_command(), "-Xmx128m", "-cp", archives, name]
 
 
 def try_tool(tool: list[str], cluster: Ponds, *words: str) -> tuple[int, str]:
-    """Its exit code, and all that it said."""
+    """The tool's exit code and output."""
     done = subprocess.run(
         [*tool, "--bootstrap-server", cluster.bootstrap, *words],
         capture_output=True,

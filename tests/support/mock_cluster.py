@@ -1,6 +1,6 @@
-"""librdkafka's mock cluster with its strings attached: several brokers, leaders that move, brokers that go down.
+"""librdkafka's mock cluster with its controls: several brokers, leaders that move, brokers that go down.
 
-confluent-kafka brings the library; the functions are those of its public mock interface.
+confluent-kafka ships the library; the functions are those of its public mock interface.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MockCluster:
         self._check(self._library.rd_kafka_mock_coordinator_set(self._mock, kind.encode(), key.encode(), broker))
 
     def down(self, broker: int) -> None:
-        """Its connections end and new ones are refused."""
+        """Close its connections and refuse new ones."""
         self._check(self._library.rd_kafka_mock_broker_set_down(self._mock, broker))
 
     def up(self, broker: int) -> None:

@@ -1,4 +1,4 @@
-"""A real node as a child process with a data folder of its own: start it, stop it, kill it, start it again."""
+"""A real node as a child process with its own data folder: start it, stop it, kill it, restart it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.fork_server import ForkedProcess, fork_server
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 PATIENCE_SECONDS = 60.0
-"""Only for what never comes: a test that passes has no use for it, however busy the machine is."""
+"""Only for what never happens: a passing test does not depend on it, however busy the machine is."""
 
 STARTER = """
 import ctypes, os, resource, signal, sys
@@ -39,11 +39,11 @@ serve(node_settings(texts), LineJournal(), lambda broker: print("ready", flush=T
 
 
 class NodeEnded(Exception):
-    """The process ended before it was ready."""
+    """The process exited before it was ready."""
 
 
 class Node:
-    """One node. `settings` count from the next start on; the port stays the same through restarts."""
+    """One node. `settings` apply from the next start on; the port stays the same through restarts."""
 
     def __init__(
         self, root: Path, settings: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None
@@ -75,7 +75,7 @@ class Node:
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        # Not `select`: a test may hold more descriptors than it knows.
+        # Not `select`: a test may hold more descriptors than it supports.
         waiting = select.poll()
         waiting.register(process.stdout, select.POLLIN)
         readable = waiting.poll(START_SECONDS_MAX * 1000)
@@ -87,7 +87,7 @@ class Node:
         return self
 
     def spawn(self) -> None:
-        """Start the process and wait for nothing."""
+        """Start the process without waiting."""
         assert self._process is None, "already running"
         self.port = self.port or free_port()
         texts = {"data.folder": str(self.data), "listen": self.bootstrap, **self.settings}
@@ -96,7 +96,7 @@ class Node:
             if not self.environment:
                 self._process = fork_server().start(arguments, os.environ, journal)
                 return
-            # Its modules may read a variable when they are imported, and a library of its own may be loaded.
+            # Its modules may read a variable on import, and a library may be preloaded.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", STARTER, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -106,11 +106,11 @@ class Node:
             )
 
     def kill9(self) -> None:
-        """End it as a crash of the process would: nothing is flushed, closed or said."""
+        """Kill it, as a crash of the process would: nothing is flushed, closed or logged."""
         self._end(signal.SIGKILL)
 
     def terminate(self) -> int:
-        """Ask it to end, as an operator would; its exit code."""
+        """Ask it to shut down, as an operator would; returns its exit code."""
         return self._end(signal.SIGTERM)
 
     def signal(self, number: int) -> None:
@@ -124,11 +124,11 @@ class Node:
         return self.start()
 
     def journal(self) -> str:
-        """What it has told its operator so far, over all starts."""
+        """Its log so far, over all starts."""
         return self.journal_path.read_text(errors="replace") if self.journal_path.exists() else ""
 
     def wait_for_word(self, word: str) -> str:
-        """All that it has told, once `word` is in it: a thread of the node's own writes it, a moment later."""
+        """The whole log, once `word` is in it: a thread of the node writes it, a moment later."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while word not in (journal := self.journal()):
             assert time.monotonic() < deadline, f"the node did not say {word!r}: {journal[-2000:]}"
@@ -158,7 +158,7 @@ class Node:
 
 
 def eventually(condition, seconds: float = PATIENCE_SECONDS, step: float = 0.01):  # type: ignore[no-untyped-def]
-    """What `condition` returns once it is true; the last thing it returned when that takes too long."""
+    """What `condition` returns once it is true; the last value if that takes too long."""
     deadline = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < deadline:
         time.sleep(step)

@@ -1,4 +1,4 @@
-"""A kafka-python producer as a process of its own: writes numbers until its input ends, prints what was acknowledged.
+"""A kafka-python producer in a separate process: writes numbers until its input ends, prints what was acknowledged.
 
 python number_writer.py bootstrap topic partitions name pause-ms
 """

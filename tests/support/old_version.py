@@ -1,4 +1,4 @@
-"""The package as it was before: the newest tag, or the last commit from before nodes told what they support."""
+"""The previous version of the package: the newest tag, or the last commit before nodes reported what they support."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST_CLUSTERS: Final = "777ee8e2adb85d649e0c26a8a51d93963d972b03"
 
 
 def old_version(folder: Path) -> Path:
-    """Unpack it there; the folder to import it from. Skips where the history is not at hand."""
+    """Unpack it there, and return the folder to import it from. Skips if the history is unavailable."""
     tag = _git("describe", "--tags", "--abbrev=0")
     commit = tag.decode().strip() if tag else FIRST_CLUSTERS
     archive = _git("archive", commit, "src")

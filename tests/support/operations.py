@@ -1,7 +1,7 @@
-"""What an operator does to a cluster in use: it grows, shrinks, loses a machine, is upgraded, and its topics move.
+"""Operations on a cluster in use: it grows, shrinks, loses a machine, is upgraded, and its topics move.
 
-Every operation is the command that a person types, or what a signal does to a process; clients work meanwhile
-(`cluster_clients`) and are judged at the end. After each phase the cluster is whole: every node answers, every
+Every operation is the command that an operator types, or a signal to a process; clients work meanwhile
+(`cluster_clients`) and are checked at the end. After each phase the cluster is healthy: every node answers, every
 partition has a leader, and every replica is in sync.
 """
 
@@ -33,7 +33,7 @@ BALLAST_PARTITIONS: Final = 6
 BALLAST_RECORDS: Final = 6
 BALLAST_RECORD_BYTES: Final = 500_000
 SLOW_RATE: Final = "2MB/s"
-"""So slow that moves are under way for a while."""
+"""Slow enough that moves take a while."""
 
 WELL_SECONDS_MAX: Final = 90.0
 DEAD_SECONDS: Final = (1.0, 2.5)
@@ -41,7 +41,7 @@ DEAD_SECONDS: Final = (1.0, 2.5)
 
 @dataclass(frozen=True)
 class Phase:
-    """What writers noticed of one operation."""
+    """The effect of one operation on writers."""
 
     name: str
     seconds: float
@@ -49,7 +49,7 @@ class Phase:
     """From `produce()` to the acknowledgement of every replica, in seconds."""
 
     stand: Stand
-    """The longest time for which a node stood still."""
+    """The longest stall of a node."""
 
     def percentile(self, share: float) -> float:
         values = sorted(self.latencies)
@@ -60,7 +60,7 @@ Tell = Callable[[str], None]
 
 
 class Operations:
-    """A cluster with clients, and what is done to it."""
+    """A cluster with clients, and the operations on it."""
 
     def __init__(self, nodes: UpNodes, clients: ClusterClients, dice: random.Random, tell: Tell) -> None:
         self.nodes = nodes
@@ -78,7 +78,7 @@ class Operations:
         return [number for number, node in self.nodes.nodes.items() if node.is_running]
 
     def run(self, name: str) -> Phase:
-        """One phase, until the cluster is whole again and writes go on."""
+        """Run one phase, until the cluster is healthy again and writes resume."""
         if name in NEED_SPARE and len(self._running) <= FOUNDERS:
             self._tell("one more node joins first")
             self.nodes.join()
@@ -113,7 +113,7 @@ class Operations:
         assert max(replicas.values()) - min(replicas.values()) <= 1, replicas
 
     def drain(self) -> None:
-        """A machine that runs is emptied, stopped and forgotten."""
+        """A running machine is drained, stopped and removed."""
         number = self._dice.choice(self._running)
         self.nodes.command("node", "drain", str(number), "--yes")
         self._tell(f"node {number} is drained")
@@ -121,7 +121,7 @@ class Operations:
         self._remove(number)
 
     def replace(self) -> None:
-        """A machine burns down, and another one comes in its place."""
+        """A machine is lost for good, and another one takes its place."""
         number = self._dice.choice(self._running)
         self.nodes.wipe(number)
         self._tell(f"node {number} was killed, its folder deleted")
@@ -136,7 +136,7 @@ class Operations:
         self.nodes.command("node", "remove", str(number), "--yes")
         self.nodes.forget(number)
         with self._way() as way:
-            # Whoever is asked may hear of it a moment later than the controller.
+            # The node that is asked may learn of it a moment after the controller.
             _within(WELL_SECONDS_MAX, lambda: number not in _members(way), f"node {number} is forgotten")
             _within(WELL_SECONDS_MAX, lambda: sum(_members(way).values()) >= FOUNDERS, "three nodes vote")
         self._tell(f"node {number} is removed")
@@ -154,12 +154,12 @@ class Operations:
         node.start()
 
     def upgrade(self) -> None:
-        """From the version before to this one, node by node; then the level is raised."""
+        """From the previous version to this one, node by node; then the feature levels are raised."""
         assert all(node.source is not None for node in self.nodes.nodes.values()), "they run this version already"
         self.restart()
         with self._way() as way:
             before = {each.name: each.final for each in describe_features(way)}
-        # A node that an older controller registered tells the next one what it supports; that takes a moment.
+        # A node that an older controller registered reports its supported features to the next one, after a moment.
         _within(WELL_SECONDS_MAX, self._raise_levels, "the levels are raised")
         with self._way() as way:
             after = {each.name: each.final for each in describe_features(way)}
@@ -183,7 +183,7 @@ class Operations:
             self._tell(f"{TOPIC} has {factor} replicas of each partition")
 
     def move_while_a_leader_dies(self) -> None:
-        """Partitions go to other nodes; a node that leads some of them is killed on the way, and comes back."""
+        """Partitions move to other nodes; a node that leads some of them is killed meanwhile, and returns."""
         with self._way() as way:
             victim = way.topics([TOPIC])[TOPIC].partitions[0].leader
             rest = [number for number in self._running if number != victim]
@@ -244,7 +244,7 @@ PHASES: Final[Mapping[str, Callable[[Operations], None]]] = {
     "leader dies": Operations.move_while_a_leader_dies,
 }
 NEED_SPARE: Final = ("drain", "leader dies")
-"""What there must be a fourth node for."""
+"""Phases that need a fourth node."""
 
 
 def run(
@@ -256,7 +256,7 @@ def run(
     old_source: Path | None,
     tell: Tell,
 ) -> tuple[list[Phase], Outcome]:
-    """A new cluster, of the version before where there is one to upgrade from; then the phases in this order."""
+    """Start a cluster, of the previous version if there is one to upgrade from; then run the phases in this order."""
     nodes = UpNodes(folder, options)
     done: list[Phase] = []
     try:

@@ -1,7 +1,7 @@
 """Tests that count what their process holds: descriptors, threads.
 
-The process that runs the suite also holds the clients and nodes of other tests, whose threads open and close
-what they like at any time. Such a count says something only where nothing else runs.
+The process that runs the suite also holds the clients and nodes of other tests, whose threads open and close things
+at any time. Such a count is meaningful only where nothing else runs.
 """
 
 import functools
@@ -16,7 +16,7 @@ _INSIDE = "MILLPOND_TEST_IN_OWN_PROCESS"
 
 
 def in_own_process(test: Callable[..., None]) -> Callable[..., None]:
-    """Run this one test in a process made for it, and fail with what it printed."""
+    """Run this one test in a separate process, and fail with its output."""
 
     @functools.wraps(test)
     def started(*fixtures: object, **named: object) -> None:

@@ -1,4 +1,4 @@
-"""What a partition needs around it, for tests that make one by hand."""
+"""What a partition needs around it, for tests that construct one directly."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def partition_context(
     is_followed_by: Callable[[int], bool] = lambda _: True,
     give_away: Callable[[UUID, int], None] = lambda *_: None,
 ) -> PartitionContext:
-    """A node whose peers are all welcome in the ISR."""
+    """A node whose peers may all join the ISR."""
     return PartitionContext(
         node_id=node_id,
         clock=clock,

@@ -1,4 +1,4 @@
-"""A mark for tests that take too long for every change: `make chaos` runs all that have it."""
+"""A mark for tests that take too long to run on every change: `make chaos` runs all of them."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ import pytest
 with_time = pytest.mark.with_time
 
 ALL = os.environ.get("MILLPOND_ALL") == "1"
-"""Whether they run now: whoever asks for them by name, or by their mark, says so."""
+"""Whether they run now: set it to select them by name or by their mark."""

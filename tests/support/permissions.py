@@ -1,4 +1,4 @@
-"""Permission to write inside a transaction, from a coordinator that permits everything."""
+"""Permission to write in a transaction, from a coordinator that permits everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A wire that breaks: forwards connections to a node, and cuts them when the test says so."""
+"""A link that breaks: forwards connections to a node, and cuts them when the test says so."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.node import HOST
 
 
 class Proxy:
-    """Stands at a port of its own. `cut` ends all connections; while `mute`, requests pass and replies are lost."""
+    """Listens on its own port. `cut` closes all connections; while `mute`, requests pass and replies are lost."""
 
     def __init__(self, port: int, target_port: int) -> None:
         self.mute = False
@@ -23,7 +23,7 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """Made since the last cut."""
+        """Connections made since the last cut."""
         with self._lock:
             return len(self._pairs)
 
@@ -54,7 +54,7 @@ class Proxy:
             _end(each)
 
     def cut(self) -> None:
-        """End all connections as a broken wire would."""
+        """Close all connections as a broken link would."""
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for pair in pairs:

@@ -29,7 +29,7 @@ def frame(request: m.Message, version: int, correlation_id: int, client_id: str 
 
 
 class Raw:
-    """One connection. `call` asks and waits; `send` and `receive` do the halves of it."""
+    """One connection. `call` sends and waits; `send` and `receive` are its two halves."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Raw:
         self.socket.close()
 
     def send(self, request: m.Message, version: int) -> int:
-        """Send without waiting; the correlation id."""
+        """Send without waiting; returns the correlation id."""
         correlation_id = next(self._ids)
         self.socket.sendall(frame(request, version, correlation_id, self._client_id))
         return correlation_id
@@ -66,12 +66,12 @@ class Raw:
         self.socket.sendall(data)
 
     def receive_frame(self) -> bytes:
-        """The next reply without its length. Closed when there is none."""
+        """The next reply without its length. Raises Closed when there is none."""
         (length,) = LENGTH.unpack(self._exactly(LENGTH.size))
         return self._exactly(length)
 
     def receive(self, api_key: int, version: int) -> tuple[int, Any]:
-        """The next reply: its correlation id, and the whole of it as a value."""
+        """The next reply: its correlation id, and the whole reply as a value."""
         reply = self.receive_frame()
         correlation_id, position = decode_response_header(reply, api_key, version)
         message, end = m.response_class(api_key).decode(reply, version, position)
@@ -86,7 +86,7 @@ class Raw:
         return message
 
     def is_quiet(self, seconds: float) -> bool:
-        """Whether nothing comes within this time, not even the end."""
+        """Whether nothing arrives within this time, not even the end of the connection."""
         patience = self.socket.gettimeout()
         self.socket.settimeout(seconds)
         try:
@@ -100,7 +100,7 @@ class Raw:
         return False
 
     def is_closed(self, seconds: float = 20.0) -> bool:
-        """Whether the broker closes the connection within this time, saying nothing more."""
+        """Whether the broker closes the connection within this time, without another reply."""
         self.socket.settimeout(seconds)
         try:
             return self.socket.recv(1) == b""
@@ -124,7 +124,7 @@ class Raw:
     # The requests that most tests need.
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
-        """Bring a topic into being; dots in the names of settings are written as underscores."""
+        """Create a topic; dots in the names of settings are written as underscores."""
         wanted = m.CreateTopicsRequest.CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -144,12 +144,12 @@ class Raw:
         return reply.topics[0].topic_id
 
     def produce(self, topic: str, partition: int, records: bytes, acks: int = -1, version: int = 9) -> Any:
-        """The reply for the one partition."""
+        """The reply for the only partition."""
         reply = self.call(produce_request(topic, partition, records, acks), version)
         return reply.responses[0].partition_responses[0]
 
     def fetch(self, topic: str, partition: int = 0, offset: int = 0, **wanted: Any) -> Any:
-        """The reply for the one partition, with its records as bytes."""
+        """The reply for the only partition, with its records as bytes."""
         reply = self.call(fetch_request(topic, partition, offset, **wanted), 12)
         return reply.responses[0].partitions[0]
 
@@ -169,13 +169,13 @@ class Raw:
 
 
 def batch(*values: bytes, timestamp: int | None = None, **fields: Any) -> bytes:
-    """A record batch of these values, stamped now."""
+    """A record batch of these values, with the current time."""
     stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
     return encode_batch([Record(index, stamp, None, value) for index, value in enumerate(values)], **fields)
 
 
 def records_of(data: bytes) -> list[Record]:
-    """The records of whole batches; a last one that is cut off is left out."""
+    """The records of whole batches; a truncated last one is left out."""
     return [record for position, _ in walk(data) for record in decode_batch(data, position)]
 
 

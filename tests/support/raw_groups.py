@@ -1,4 +1,4 @@
-"""Members of groups without a client library: each request of the group protocols by hand."""
+"""Group members without a client library: each request of the group protocols, one by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SYNC_VERSION = 5
 
 
 def subscription(topics: Sequence[str], owned: Mapping[str, list[int]] | None = None) -> bytes:
-    """What a consumer says of itself when it joins a classic group."""
+    """A consumer's metadata when it joins a classic group."""
     kind = m.ConsumerProtocolSubscription
     told = [kind.TopicPartition(topic=topic, partitions=numbers) for topic, numbers in (owned or {}).items()]
     return b"\0\1" + kind(topics=list(topics), user_data=None, owned_partitions=told).encode(1)
@@ -27,7 +27,7 @@ def assignment(partitions: Mapping[str, list[int]]) -> bytes:
 
 
 def assigned(data: bytes) -> dict[str, list[int]]:
-    """The partitions in an assignment, as classic consumers read it; empty bytes are none."""
+    """The partitions in an assignment, as classic consumers read it; empty bytes mean none."""
     if not data:
         return {}
     found, _ = m.ConsumerProtocolAssignment.decode(data, 0, 2)
@@ -35,7 +35,7 @@ def assigned(data: bytes) -> dict[str, list[int]]:
 
 
 class ClassicMember:
-    """One member of a classic group, on a connection of its own."""
+    """One member of a classic group, on its own connection."""
 
     def __init__(self, port: int, group: str, instance_id: str | None = None) -> None:
         self.raw = Raw(port)
@@ -53,7 +53,7 @@ class ClassicMember:
         self.raw.close()
 
     def ask_to_join(self, protocols: Mapping[str, bytes]) -> None:
-        """Send the request; the answer comes when all have joined. A new member is first given an id."""
+        """Send the request; the response comes when all have joined. A new member first gets an id."""
         request = self._join_request(protocols)
         if not self.member_id and self.instance_id is None:
             reply = self.raw.call(request, JOIN_VERSION)
@@ -63,7 +63,7 @@ class ClassicMember:
         self.raw.send(request, JOIN_VERSION)
 
     def joined(self) -> Any:
-        """Wait for the answer."""
+        """Wait for the response."""
         _, reply = self.raw.receive(m.JoinGroupRequest.API_KEY, JOIN_VERSION)
         if not reply.error_code:
             self.member_id = reply.member_id
@@ -143,7 +143,7 @@ def commit(
     retention_ms: int = -1,
     version: int = 9,
 ) -> int:
-    """Commit an offset of partition 0; the error of that partition."""
+    """Commit an offset of partition 0; returns the error of that partition."""
     kind = m.OffsetCommitRequest
     place = kind.OffsetCommitRequestPartition(
         partition_index=0,
@@ -166,7 +166,7 @@ def commit(
 
 
 def consumer_heartbeat(raw: Raw, group: str, member_id: str, epoch: int, **fields: Any) -> Any:
-    """One sign of life of a member of the new protocol; epoch 0 joins, -1 leaves, -2 leaves for a while."""
+    """One heartbeat of a member of the new protocol; epoch 0 joins, -1 leaves, -2 leaves temporarily."""
     if not epoch:
         fields = {"rebalance_timeout_ms": 6000, "topic_partitions": [], **fields}
     return raw.call(

@@ -1,4 +1,4 @@
-"""A transactional producer without a client library: each request of the protocol by hand, in both its versions."""
+"""A transactional producer without a client library: each request of both protocol versions, one by one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from support.raw import Raw, batch, fetch_request, produce_request
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 NODE_SETTINGS = {"transaction.state.log.num.partitions": "4", "offsets.topic.num.partitions": "4"}
-"""Few partitions of the coordinators' topics, so that a node makes them in a moment."""
+"""Few partitions of the coordinators' topics, so that a node creates them quickly."""
 
 
 class RawProducer:
-    """One producer. With `v2` the broker adds partitions and groups by itself, and every end raises the epoch."""
+    """One producer. With `v2` the broker adds partitions and groups implicitly, and every end bumps the epoch."""
 
     def __init__(self, raw: Raw, name: str, *, v2: bool = False, timeout_ms: int = 60_000) -> None:
         self.raw = raw
@@ -46,13 +46,13 @@ class RawProducer:
         self._sequences.clear()
 
     def twin(self) -> RawProducer:
-        """One that takes itself for the same producer, as after a restart from an old image."""
+        """A duplicate of this producer, as after a restart from an old image."""
         made = RawProducer(self.raw, self.name, v2=self.v2)
         made.id, made.epoch = self.id, self.epoch
         return made
 
     def add(self, topic: str, *partitions: int) -> set[ErrorCode]:
-        """Take partitions into the transaction; every answer that there was."""
+        """Add partitions to the transaction; returns all responses."""
         return {code for _, code in patiently_add(self, [(topic, partitions)])}
 
     def batch(self, topic: str, partition: int, *values: bytes) -> bytes:
@@ -77,7 +77,7 @@ class RawProducer:
         return 12 if self.v2 else 11
 
     def send(self, topic: str, partition: int, *values: bytes) -> int:
-        """Write inside the transaction, however this version does it; the first offset."""
+        """Write in the transaction, as this version does it; returns the first offset."""
         if not self.v2:
             assert self.add(topic, partition) == {ErrorCode.NONE}
         records = self.batch(topic, partition, *values)
@@ -111,7 +111,7 @@ class RawProducer:
         return ErrorCode(patiently(lambda: self.raw.call(request, 3)).error_code)
 
     def commit_offset(self, group: str, topic: str, offset: int, version: int | None = None) -> ErrorCode:
-        """TxnOffsetCommit for partition 0, by nobody in particular."""
+        """TxnOffsetCommit for partition 0, without a member."""
         kind = m.TxnOffsetCommitRequest
         place = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
         request = kind(
@@ -126,7 +126,7 @@ class RawProducer:
 
 
 def patiently(ask: Any, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Ask until the end of the transaction before has come through; the last reply."""
+    """Retry until the previous transaction has completed; returns the last reply."""
     deadline = time.monotonic() + seconds
     while True:
         reply = ask()
@@ -136,7 +136,7 @@ def patiently(ask: Any, seconds: float = PATIENCE_SECONDS) -> Any:
 
 
 def ask_to_add(producer: RawProducer, topics: Iterable[tuple[str, Sequence[int]]]) -> list[tuple[str, ErrorCode]]:
-    """One AddPartitionsToTxn of a client; topic and answer for each partition."""
+    """One AddPartitionsToTxn of a client; topic and error for each partition."""
     kind = m.AddPartitionsToTxnRequest
     request = kind(
         v3_and_below_transactional_id=producer.name,
@@ -154,7 +154,7 @@ def ask_to_add(producer: RawProducer, topics: Iterable[tuple[str, Sequence[int]]
 
 
 def patiently_add(producer: RawProducer, topics: list[tuple[str, Sequence[int]]]) -> list[tuple[str, ErrorCode]]:
-    """Ask until the transaction before has ended."""
+    """Retry until the previous transaction has completed."""
 
     def answers() -> list[tuple[str, ErrorCode]] | None:
         found = ask_to_add(producer, topics)
@@ -175,7 +175,7 @@ def fetch(raw: Raw, topic: str, offset: int = 0, *, isolation: int = READ_COMMIT
 
 
 def end_offset(raw: Raw, topic: str, isolation: int) -> int:
-    """What ListOffsets calls the latest offset of partition 0: with read_committed the last stable one."""
+    """The latest offset of partition 0 by ListOffsets: with read_committed the last stable offset."""
     kind = m.ListOffsetsRequest
     place = kind.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
     topics = [kind.ListOffsetsTopic(name=topic, partitions=[place])]
@@ -184,7 +184,9 @@ def end_offset(raw: Raw, topic: str, isolation: int) -> int:
 
 
 def committed_records(raw: Raw, topic: str, partition: int = 0) -> list[Record]:
-    """What a careful consumer makes of one partition: aborted transactions left out by the list in each reply."""
+    """What a read_committed consumer gets from one partition: it drops the aborted transactions listed in each
+    reply.
+    """
     found: list[Record] = []
     reply = fetch(raw, topic, partition=partition)
     offset, end = max(reply.log_start_offset, 0), reply.last_stable_offset
@@ -212,7 +214,7 @@ def committed_values(raw: Raw, topic: str, partition: int = 0) -> list[bytes | N
 
 
 def find_coordinator(raw: Raw, group: str) -> None:
-    """What every client asks before it commits offsets; the first one brings the coordinator's topic into being."""
+    """What every client sends before it commits offsets; the first request creates the coordinator's topic."""
     reply = eventually(
         lambda: (
             not raw.call(m.FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4).coordinators[0].error_code

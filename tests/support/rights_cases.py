@@ -1,7 +1,8 @@
-"""For every API a request, what it needs, and how it fares: the table that the test of all rights goes through.
+"""For every API a request, the permissions it needs, and its outcome: the table that the permission tests iterate
+over.
 
-A request is written as plain dictionaries. What it is about was made before by an admin: a topic `pond` with records,
-a group `crew` with offsets, a group `team` of the new protocol, and a transaction `tx` that is open in `pond`.
+A request is written as plain dictionaries. An admin has created what it names: a topic `pond` with records, a group
+`crew` with offsets, a group `team` of the new protocol, and a transaction `tx` that is open in `pond`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from millpond.wire.records import Record, encode_batch
 Right = tuple[Operation, AclResource, str]
 
 ANY: frozenset[int] | None = None
-"""With the right it is answered as the state of things is, which is none of our business here."""
+"""With permission the outcome depends on the state, which is not tested here."""
 
 METADATA_TOPIC_ID = UUID(int=1)
 
 
 def build(kind: type[m.Message], values: dict[str, Any]) -> Any:
-    """A message from plain values: dictionaries stand for its structures."""
+    """A message from plain values: dictionaries become its structures."""
     return _filled(kind, kind, kind._schema.root, values)
 
 
@@ -49,13 +50,13 @@ def _filled(message: type[m.Message], kind: type[Any], struct: notation.Struct, 
 
 @dataclass(frozen=True)
 class Scene:
-    """What is there when a client asks."""
+    """What exists when a client sends a request."""
 
     pond_id: UUID
     producer_id: int
     producer_epoch: int
     hmac: bytes = b""
-    """Of a token that stands for bob."""
+    """Of a token that represents bob."""
 
     def batch(self, **fields: Any) -> bytes:
         return encode_batch([Record(0, 1_700_000_000_000, b"k", b"v")], **fields)
@@ -75,20 +76,20 @@ class Case:
     instead: tuple[Right, ...] = ()
     ok: frozenset[int] | None = frozenset({0})
     refused: Callable[[Any], bool] | None = None
-    """How a refusal looks that has no code of its own: something is left out."""
+    """How to recognize a refusal without an error code: something is left out."""
     code: ErrorCode | None = None
-    """The code of a refusal, where it is not that of the thing."""
+    """The code of a refusal, if it is not the resource's usual one."""
     title: str = ""
     is_first: bool = False
-    """Whether it is asked of a node that has nothing but its topics."""
+    """Whether it is sent to a node that has only its topics."""
     names: tuple[str, ...] = ("pond", "crew", "tx", "team")
-    """Those in the request that must not be told apart from others that do not exist."""
+    """Names in the request that must be indistinguishable from nonexistent ones."""
     with_token: bool = False
-    """Whether it is about delegation tokens, for which one has to come by a listener with a login."""
+    """Whether it is about delegation tokens, which need a listener with a login."""
     is_for_nodes: bool = False
-    """Whether the right is not enough: one has to be a node, and come by their listener."""
+    """Whether the permission is not enough: the client has to be a node, on the nodes' listener."""
     also: tuple[Right, ...] = ()
-    """Given with the others, and missed only in parts of the answer."""
+    """Granted with the others; without them only parts of the response are missing."""
 
     @property
     def request(self) -> type[m.Message]:
@@ -207,7 +208,7 @@ LEADS = [
         "partitions": [{"partition_index": 0, "leader_id": 2, "leader_epoch": 999}],
     }
 ]
-"""A stranger says that it leads the metadata."""
+"""A stranger claims to lead the metadata."""
 
 CASES: tuple[Case, ...] = (
     Case(

@@ -1,4 +1,4 @@
-"""The broker's side of a login, as conversations: bytes in, bytes out; WrongPassword where it ends badly."""
+"""The broker's side of a login, as exchanges: bytes in, bytes out; raises WrongPassword on failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ITERATIONS = 4096
 
 
 class WrongPassword(Exception):
-    """Not the user, or not the user's password."""
+    """An unknown user, or a wrong password."""
 
 
 class PlainServer:
@@ -30,7 +30,7 @@ class PlainServer:
 
 
 class ScramServer:
-    """RFC 5802 without channel binding; it keeps passwords, as only a test may."""
+    """RFC 5802 without channel binding; it stores plain passwords, as only a test may."""
 
     def __init__(self, mechanism: str, users: Mapping[str, str], *, knows_passwords: bool = True) -> None:
         self._hash = HASHES[mechanism]

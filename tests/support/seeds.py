@@ -1,7 +1,7 @@
-"""Where the dice of random tests come from: MILLPOND_SEED. A test that fails prints the one that plays it again.
+"""Seeds of random tests, from MILLPOND_SEED. A failing test prints the one that reproduces it.
 
-Tests that go through the same seeds each time (`seeds`, `dice`) count them from MILLPOND_SEED, 0 unless it is given:
-with another number they look elsewhere. Tests that want new dice each time (`fresh_seed`) take the number itself.
+Tests that use the same seeds each time (`seeds`, `dice`) count them from MILLPOND_SEED, by default 0: another number
+covers other cases. Tests that want a new seed each time (`fresh_seed`) take the number itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GIVEN = os.environ.get("MILLPOND_SEED")
 FIRST = int(GIVEN or 0)
 
 played: list[int] = []
-"""What would play the running test again; `tests/conftest.py` empties it before each."""
+"""The seeds that reproduce the running test; `tests/conftest.py` clears the list before each."""
 
 
 def seeds(usual: Iterable[int]) -> list[int]:
@@ -23,12 +23,12 @@ def seeds(usual: Iterable[int]) -> list[int]:
 
 
 def dice(usual: int) -> random.Random:
-    """Dice that fall in the same way each time, unless MILLPOND_SEED says otherwise."""
+    """A generator with the same sequence each time, unless MILLPOND_SEED changes it."""
     return random.Random(FIRST + usual)
 
 
 def fresh_seed() -> int:
-    """MILLPOND_SEED, or a number that nobody has seen."""
+    """MILLPOND_SEED, or a random number."""
     seed = int(GIVEN) if GIVEN else random.SystemRandom().randrange(1, 1 << 30)
     played.append(seed)
     return seed

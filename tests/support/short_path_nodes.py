@@ -1,6 +1,6 @@
-"""The same requests sent to two nodes: one answers small requests by its short paths, one by the general path only.
+"""The same requests sent to two nodes: one answers small requests on its short paths, one on the general path only.
 
-Both must give the same answers, byte for byte, and reach the same state.
+Both must give the same responses, byte for byte, and reach the same state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ START_MS = 60_000
 
 
 class Heard:
-    """What one client was sent."""
+    """What one client received."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -33,7 +33,7 @@ class Heard:
 
 
 class Side:
-    """One node, and those who are connected to it by number."""
+    """One node, and its connections by number."""
 
     def __init__(self, name: str, seed: int, texts: Mapping[str, str]) -> None:
         self.name = name
@@ -42,9 +42,9 @@ class Side:
         self.node = SimNode(self.sim, texts=texts)
         self.links: dict[int, HostileLink] = {}
         self.turn = Turn()
-        """What a `HostileLink` leaves out of; nobody measures turns here."""
+        """Required by `HostileLink`; turns are not measured here."""
         self.short_answers: Counter[str] = Counter()
-        """How many of each API have gone a short way."""
+        """How many requests of each API took a short path."""
         self.node.workers_delay_ms_usual = 0
         assert self.node.start(), self.node.journal_lines
         assert self.sim.run_until(lambda: self.broker.lifecycle.knows_itself, within_ms=START_MS)
@@ -68,7 +68,7 @@ class Side:
     def broker(self) -> Broker:
         return self.node.broker
 
-    # What is done to it
+    # Actions
 
     def do(self, what: str, *facts: Any) -> None:
         getattr(self, what)(*facts)
@@ -114,13 +114,13 @@ class Side:
     def change_role(
         self, topic: str, index: int, leader: int, replicas: tuple[int, ...], isr: tuple[int, ...]
     ) -> None:
-        """What the metadata would say after a move or an election."""
+        """Apply the metadata of a move or an election."""
         partition = self.partition(topic, index)
         if partition is not None and partition.view is not None:
             known = partition.view
             partition.follow(PartitionView(leader, known.leader_epoch + 1, known.partition_epoch + 1, replicas, isr))
 
-    # What is known of it
+    # Observations
 
     def partition(self, topic: str, index: int) -> Partition | None:
         return self.broker.partitions.get(topic, index)
@@ -131,7 +131,7 @@ class Side:
         return data
 
     def state(self) -> dict[str, object]:
-        """All that the ways of an answer must leave alike."""
+        """All the state that must not depend on the path."""
         broker = self.broker
         found: dict[str, object] = {}
         for number, link in self.links.items():

@@ -1,4 +1,4 @@
-"""What happens to a node while small requests are answered: a seed decides it, and what the node knows by then."""
+"""Events on a node while it answers small requests: decided by a seed, and by the node's state at that time."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ CONFIGS: Final = (
 
 
 class Differs(AssertionError):
-    """Two nodes were told the same, and did not do the same."""
+    """Two nodes got the same input, and did not do the same."""
 
 
 class ShortPathRun(SmallRequests):
-    """One seed, told to all sides at once; the first of them is looked at to know what could be asked next."""
+    """One seed, applied to all sides at once; the first side's state decides what can be requested next."""
 
     def __init__(self, seed: int, texts: Mapping[str, str] | None = None) -> None:
         self.seed = seed
@@ -77,7 +77,7 @@ class ShortPathRun(SmallRequests):
         self._root = self._connect(ROOT)
         self._prepare()
 
-    # Telling
+    # Input
 
     def _all(self, what: str, *facts: Any) -> None:
         self._acts.append(f"{what} {str([each.hex() if isinstance(each, bytes) else each for each in facts])[:400]}")
@@ -97,7 +97,7 @@ class ShortPathRun(SmallRequests):
                     )
 
     def check_end(self) -> None:
-        """When all have gone nobody waits, nothing is held, and the same lies on the disk."""
+        """With all clients gone, nothing is pending or held, and the disks are the same."""
         for number in self._first.links:
             self._all("abort", number)
         self._all("make_room")
@@ -129,7 +129,7 @@ class ShortPathRun(SmallRequests):
         return LENGTH.pack(len(body)) + body
 
     def _ask_as_root(self, request: m.Message, version: int) -> Any:
-        """The answer, of a node that may take a second to give it."""
+        """The response, from a node that may take a second to give it."""
         if not self._first.links[self._root].alive:
             self._root = self._connect(ROOT)
         at = len(self._first.heard(self._root))
@@ -156,7 +156,7 @@ class ShortPathRun(SmallRequests):
             self._grant(resource, name, READ)
         self._grant(TOPIC, "pond", WRITE)
 
-    # The story
+    # The run
 
     def go_on(self, steps: int) -> None:
         kinds: list[tuple[int, Callable[[], None]]] = [
@@ -184,7 +184,7 @@ class ShortPathRun(SmallRequests):
         self.check()
 
     def _talk(self) -> None:
-        """One request or several at once, by one connection."""
+        """One request or several at once, on one connection."""
         alive = [each for each in self._open if self._first.links[each].alive and each != self._root]
         if len(alive) < 2 or (len(alive) < CONNECTIONS_MAX and self._chance(0.2)):
             alive.append(self._connect(self._one((ROOT, ALICE, ALICE))))
@@ -239,7 +239,7 @@ class ShortPathRun(SmallRequests):
             state = m.DeleteTopicsRequest.DeleteTopicState(name=name)
             request = m.DeleteTopicsRequest(topics=[state], timeout_ms=5000)
             if self._chance(0.5):
-                # It is made again in the same breath.
+                # It is recreated immediately.
                 kind = m.CreateTopicsRequest
                 again = kind(
                     topics=[kind.CreatableTopic(name=name, num_partitions=2, replication_factor=1)], timeout_ms=5000
@@ -311,7 +311,7 @@ class ShortPathRun(SmallRequests):
                 self._wait()
 
     def _change_role(self) -> None:
-        """A partition is another's, or nobody's, or has another replica; then it is led here again."""
+        """A partition gets another leader, none, or another replica; then it is led here again."""
         own, topic = self._first.broker.node_id, self._one(TOPICS)
         self._all("change_role", topic, 0, self._one((own, 2, -1)), (own, 2), (own, 2))
         for _ in range(self._one((0, 1, 2))):
@@ -332,7 +332,7 @@ class ShortPathRun(SmallRequests):
             self._all(self._one(("deafen", "listen", "listen")), number)
 
     def _gather_group(self) -> None:
-        """The members of a classic group come to an agreement, so that there is something to go on with."""
+        """The members of a classic group complete a rebalance, so that later requests have a generation."""
         for _ in range(3):
             group = self._group("crew")
             if group is not None and not hasattr(group, "generation"):
@@ -368,7 +368,7 @@ class ShortPathRun(SmallRequests):
         self._beat_often("crew")
 
     def _gather_consumers(self) -> None:
-        """The same of the new protocol."""
+        """The same for the new protocol."""
         for chance in (0.0, 0.3, 0.3):
             member, epoch = self._membership("guild")
             request, version = self._consumer_beat("guild", member, epoch, chance)
@@ -377,7 +377,7 @@ class ShortPathRun(SmallRequests):
         self._beat_often("guild")
 
     def _beat_often(self, group_id: str) -> None:
-        """Its members are alive, or have not heard what has become of it, and commit."""
+        """Its members send heartbeats, some of them outdated, and commit."""
         number = self._connect(self._one((ROOT, ALICE)))
         for _ in range(8):
             group = self._group(group_id)
@@ -444,7 +444,7 @@ class ShortPathRun(SmallRequests):
 
 
 def _brief(value: object, other: object) -> str:
-    """What is shown of something that differs: of a long text, from where on it does."""
+    """What is shown of a difference: a long text from where it differs."""
     if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
         return ", ".join(_brief(*pair) for pair in zip(value, other, strict=True) if pair[0] != pair[1])
     if isinstance(value, list) and isinstance(other, list) and len(value) == len(other):

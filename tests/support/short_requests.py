@@ -1,4 +1,4 @@
-"""Small requests as consumers, producers and members of groups send them all day long, now and then an odd one."""
+"""Small requests as consumers, producers and group members send them all the time, and occasionally an odd one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.short_path_nodes import Side
 TOPICS: Final = ("pond", "lake")
 GROUPS: Final = ("crew", "guild", "team")
 ODD_SHARE: Final = 0.06
-"""So often each part of a request is not what a decent client would say."""
+"""How often each part of a request is not what a well-behaved client would send."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Producer:
 
 
 class SmallRequests:
-    """Drawn by a seed, and from what one node knows by now."""
+    """Generated from a seed, and from one node's current state."""
 
     def __init__(self, draw: Random, first: Side, acks: Sequence[int]) -> None:
         self._draw = draw
@@ -143,7 +143,7 @@ class SmallRequests:
         return None if home is None else home.shard.groups.get(group_id)
 
     def _membership(self, group_id: str) -> tuple[str, int]:
-        """Of a member that is there, or nearly so."""
+        """The identity of an existing member, or nearly so."""
         group = self._group(group_id)
         if group is None:
             return self._one((("", -1), ("nobody", 1)))
@@ -179,14 +179,14 @@ class SmallRequests:
         return request, version
 
     def _member(self) -> tuple[m.Message, int]:
-        """What members say of themselves."""
+        """What members send about themselves."""
         group_id = self._one((*GROUPS, "crew", "crew"))
         group = self._group(group_id)
         is_consumer = group_id == "guild" if group is None else not hasattr(group, "generation")
         member, generation = self._membership(group_id)
         chance = self._draw.random()
         if group is not None and not is_consumer and group.state is State.STABLE and self._chance(0.8):
-            # Else somebody would always be about to join.
+            # Otherwise some member would always be about to join.
             chance = 0.0
         if is_consumer:
             return self._consumer_beat(group_id, member, generation, chance)

@@ -1,7 +1,7 @@
-"""Looks for a producer that gets nothing acknowledged in one partition while it does in others.
+"""Looks for a producer without acknowledgements in one partition while it gets them in others.
 
-A client tries again for two minutes and then gives up: nothing is lost, and nobody else notices. When it happens, all
-nodes are told to say which batches they refuse, and their journals have the reason.
+A client retries for two minutes and then gives up: nothing is lost, and there is no other symptom. When it happens,
+all nodes are made to log which batches they reject, and their logs have the reason.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SilenceWatch(threading.Thread):
                 self._told.clear()
 
     def _tell(self, silent: list[tuple[int, int]], now: float) -> None:
-        # Again and again: a node that was started anew has forgotten that it was asked.
+        # Repeatedly: a restarted node has forgotten the request.
         for node_id, port in enumerate(self._ports, 1):
             _ask_for_details(node_id, port)
         for pair in silent:

@@ -1,7 +1,7 @@
-"""A working client beside crowds that are slow, silent, deaf or restless: how long its requests take, and alone.
+"""A working client next to crowds that are slow, silent, deaf or restless: how long its requests take, and alone.
 
-The crowd sits on the same machine and takes its processor and its kernel. How much that alone does to the working
-client is measured too: in turns in which the crowd besets a bystander that does next to nothing.
+The crowd runs on the same machine and takes CPU and kernel time. How much that alone affects the working client is
+measured too: in turns in which the crowd connects to a bystander that does next to nothing.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ REQUESTS_PER_SECOND = 400
 
 @dataclass(slots=True)
 class Trial:
-    """One kind of crowd: the times of the working client in seconds, in turns with and without it."""
+    """One kind of crowd: the latencies of the working client in seconds, in turns with and without it."""
 
     kind: str
     count: int
     alone: list[float] = field(default_factory=list)
     beside: list[float] = field(default_factory=list)
     elsewhere: list[float] = field(default_factory=list)
-    """While the crowd besets a bystander."""
+    """While the crowd connects to a bystander."""
     node_cores: list[float] = field(default_factory=list)
-    """What the node used beside the crowd, in each turn."""
+    """The cores that the node used next to the crowd, in each turn."""
     crowds: dict[str, list[Told]] = field(default_factory=dict)
-    """What the crowds told, by whom they beset."""
+    """The crowds' reports, by their target."""
     resident_bytes: int = 0
     open_files: int = 0
 
@@ -54,7 +54,7 @@ class Trial:
         return percentile(self.beside, 0.99) / percentile(self.alone, 0.99)
 
     def own_ratio(self) -> float:
-        """The same without what the crowd does to the machine: by how much more than that the node makes it."""
+        """The same without the crowd's effect on the machine: the ratio that is the node's own."""
         alone, beside, elsewhere = (percentile(each, 0.99) for each in (self.alone, self.beside, self.elsewhere))
         return 1 + max(beside - max(elsewhere, alone), 0) / alone
 
@@ -78,7 +78,7 @@ class Trial:
 
 
 class Told(NamedTuple):
-    """By a crowd, in the end."""
+    """A crowd's final report."""
 
     connects: int
     seconds: float
@@ -90,7 +90,7 @@ def percentile(values: list[float], share: float) -> float:
 
 
 class Worker:
-    """Writes a record and reads it back, so often a second."""
+    """Writes a record and reads it back, at a fixed rate."""
 
     def __init__(self, port: int) -> None:
         self._raw = Raw(port)
@@ -106,7 +106,7 @@ class Worker:
         while (now := time.monotonic()) < began + seconds:
             if now < due:
                 time.sleep(due - now)
-            # One that is late does not hurry: it would measure its own crowd.
+            # A late one does not catch up: it would measure its own backlog.
             due = max(due, now) + 2 / REQUESTS_PER_SECOND
             at = time.perf_counter()
             written = self._raw.produce(TOPIC, 0, self._records, acks=1)
@@ -146,7 +146,7 @@ def crowd(kind: str, port: int, count: int, trial: Trial, whom: str = "node") ->
 
 @contextmanager
 def bystander() -> Iterator[int]:
-    """Its port."""
+    """Runs a bystander; yields its port."""
     process = subprocess.Popen(
         [sys.executable, str(BYSTANDER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -162,7 +162,7 @@ def bystander() -> Iterator[int]:
 
 
 def fill(port: int) -> None:
-    """A topic with enough for those who never read."""
+    """A topic with enough data for clients that never read."""
     with Raw(port) as raw:
         raw.create_topic(BULK_TOPIC)
         records = batch(bytes(BULK_BYTES))
@@ -180,8 +180,8 @@ def measure(
     *,
     is_compared: bool = False,
 ) -> Trial:
-    """Turns with the crowd and without it, so that what the machine does else is in both; `is_compared` with turns in
-    which the crowd is elsewhere."""
+    """Turns with the crowd and without it alternate, so that other load on the machine affects both; `is_compared`
+    adds turns with the crowd elsewhere."""
     assert kind in KINDS, kind
     trial = Trial(kind, count)
     worker = Worker(node.port)
@@ -195,7 +195,7 @@ def measure(
                 trial.node_cores.append((node.cpu_seconds() - before) / (time.monotonic() - began))
                 trial.resident_bytes = max(trial.resident_bytes, node.resident_bytes())
                 trial.open_files = max(trial.open_files, files_of(node))
-            # What is left of it is closed before the next turn.
+            # Its remaining connections are closed before the next turn.
             time.sleep(0.5)
             if is_compared:
                 with bystander() as port, crowd(kind, port, count, trial, "bystander"):

@@ -1,4 +1,4 @@
-"""A Spark session in a process of its own, with what it is given (archives, a cluster), that does as it is told.
+"""A Spark session in a separate process, with the given archives or cluster, that runs commands.
 
 `SparkChild` is the test's end. The child reads one JSON object a line and answers each with one.
 """
@@ -21,10 +21,10 @@ START_SECONDS_MAX = 200.0
 ANSWER_SECONDS_MAX = 250.0
 QUERY_SECONDS_MAX = 240.0
 QUICK_START = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""A short life does not pay for the best code: half the processor time of a test."""
+"""A short run does not pay for optimized code: this halves the CPU time of a test."""
 
 CONNECT = "connect:"
-"""Before the master of a Connect server that is started for the child."""
+"""Prefixes the master of a Connect server that is started for the child."""
 
 LOOPBACK = {
     "spark.ui.enabled": "false",
@@ -39,11 +39,11 @@ LOOPBACK = {
 
 
 class Failed(Exception):
-    """Spark refused; the text is its own."""
+    """Spark failed; the text is its own."""
 
 
 class SparkChild:
-    """`settings` are Spark's own; they come on top of those that keep it small and on loopback."""
+    """`settings` are Spark's own; they extend those that keep it small and on loopback."""
 
     def __init__(self, root: Path, settings: Mapping[str, str] | None = None, master: str = "local[2]") -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -78,13 +78,13 @@ class SparkChild:
         return self._ask("read", kind=kind, options=_texts(options))
 
     def write(self, kind: str, sql: str, **options: object) -> None:
-        """What the query gives, as a batch."""
+        """Write the result of the query as a batch."""
         self._ask("write", kind=kind, sql=sql, options=_texts(options))
 
     def copy(
         self, source: str, taken: Mapping[str, object], sink: str, given: Mapping[str, object], checkpoint: Path
     ) -> int:
-        """Stream all that is there now from one to the other; how many rows went in."""
+        """Stream everything available now from one to the other; returns how many rows were read."""
         told = self._ask(
             "copy", kind=source, options=_texts(taken), sink=sink, given=_texts(given), checkpoint=str(checkpoint)
         )
@@ -114,7 +114,7 @@ class SparkChild:
             line = self._process.stdout.readline()
             if not line:
                 raise AssertionError(f"the Spark process ended: {self._log_path.read_text(errors='replace')[-3000:]}")
-            # Spark's launcher also has things to say here.
+            # Spark's launcher prints here as well.
             if line.startswith(b"{"):
                 told: dict[str, Any] = json.loads(line)
                 if "failed" in told:
@@ -158,7 +158,7 @@ def main() -> None:
 
 def _read(session: Any, kind: str, options: dict[str, str]) -> dict[str, Any]:
     frame = session.read.format(kind).options(**options).load()
-    # A moment as a number: Python's own moments do not go far enough back.
+    # A timestamp as a number: Python's own do not go back far enough.
     plain = frame.withColumn("timestamp", frame["timestamp"].cast("timestamp_ntz").cast("string"))
     rows = sorted(plain.collect(), key=lambda row: (row.topic, row.partition, row.offset))
     return {

@@ -18,11 +18,11 @@ STOP_SECONDS_MAX = 60.0
 CORES = 2
 MEMORY = "1200m"
 EXECUTOR = {"spark.executor.memory": "512m", "spark.executor.cores": str(CORES), "spark.cores.max": str(CORES)}
-"""What a job asks for that wants one executor with all that there is."""
+"""What a job requests to get one executor with all resources."""
 
 
 class SparkCluster:
-    """Starts on entering; on leaving both end, and the executors with the worker."""
+    """Starts on entry; on exit both processes end, and the executors with the worker."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -50,11 +50,11 @@ class SparkCluster:
         self.stop()
 
     def executors(self) -> int:
-        """How many executors the worker has been asked for so far."""
+        """How many executors the worker has launched so far."""
         return self._log_path("worker.Worker").read_text(errors="replace").count("Asked to launch executor")
 
     def stop(self) -> None:
-        # The worker first: it takes its executors along.
+        # The worker first: it ends its executors.
         while self._processes:
             process = self._processes.pop()
             if process.poll() is None:

@@ -1,4 +1,4 @@
-"""The `millpond` command with a kind of its own for tests: `drip` counts rows that come without any topic.
+"""The `millpond` command with an extra kind for tests: `drip` counts rows that come without any topic.
 
 Run as a program it is the command: `python spark_drip.py pipeline run FILE`.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Drip(Job):
-    """So many rows a second, into nothing."""
+    """A fixed number of rows a second, written to nothing."""
 
     kind: ClassVar[str] = "drip"
     reads_source: ClassVar[bool] = False
