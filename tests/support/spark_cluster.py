@@ -50,7 +50,7 @@ class SparkCluster:
         self.stop()
 
     def executors(self) -> int:
-        """How many executors the worker has launched so far."""
+        """How many executors the worker has been asked to launch so far."""
         return self._log_path("worker.Worker").read_text(errors="replace").count("Asked to launch executor")
 
     def stop(self) -> None:

@@ -1,8 +1,8 @@
-"""Makes a step of an exactly-once write the last one: in a task, on the driver, or for the node.
+"""Makes a step of an exactly-once write fail: in a task, on the driver, or on the node.
 
-Called by the sink in whatever process does a step (`MILLPOND_SPARK_STEPS=support.spark_faults:strike`). The faults
-wait in a folder, one file each, in their order: only the first is looked at, and whoever removes its file carries it
-out.
+The sink calls it in the process that does a step (`MILLPOND_SPARK_STEPS=support.spark_faults:strike`). The faults
+wait in a folder, one file each, in order: only the first is considered, and the process that removes its file carries
+it out.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _carry_out(folder: Path, step: str, way: str) -> None:
     if way == KILL_PYTHON:
         os.kill(os.getpid(), signal.SIGKILL)
     if way == KILL_DRIVER:
-        # The JVM first: it would tidy up after its Python side.
+        # The JVM first: it would clean up after its Python side.
         for pid in (folder / "driver.pids").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
         time.sleep(60)

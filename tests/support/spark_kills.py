@@ -1,7 +1,7 @@
 """A whole pipeline under kills: topic in; lake, topic and aggregate out; in the end every row is counted.
 
-The driver is killed with its machine of Java and all workers, single Python workers are, and the node is. What was
-sent is known by the offsets that the node acknowledged.
+The driver is killed with its JVM and all workers, single Python workers are killed, and so is the node. The offsets
+that the node acknowledged show what was sent.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARTITIONS = 3
 GROUPS = 5
 OPENS = datetime(2026, 1, 31, 8, 0, tzinfo=UTC)
 RECORDS_A_MINUTE = 200
-"""By the time of the events, which has nothing to do with the time that the test takes."""
+"""In event time, which is independent of the time that the test takes."""
 
 JOBS_SECONDS_MAX = 240.0
 MILLPOND = (sys.executable, "-c", "import sys; from millpond.cli import main; sys.exit(main())")
@@ -91,7 +91,7 @@ class Tally:
 
 
 class Sender:
-    """Sends steadily in a thread; `truth` is what was acknowledged, by its place."""
+    """Sends steadily in a thread; `truth` is what was acknowledged, by partition and offset."""
 
     def __init__(self, node: Node, records: int, a_second: float) -> None:
         self.truth: dict[tuple[int, int], tuple[bytes, bytes]] = {}
@@ -110,7 +110,7 @@ class Sender:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """The last records lie so far ahead that every window before them is over."""
+        """The last records are far enough ahead to close every window before them."""
         self._thread.join()
         late = OPENS + timedelta(minutes=self._records / RECORDS_A_MINUTE + 30)
         for partition in range(PARTITIONS):
@@ -142,7 +142,7 @@ class Sender:
 
 
 class Driver:
-    """The pipeline as a child process with all that it starts itself."""
+    """The pipeline as a child process, with everything that it starts."""
 
     def __init__(self, declaration: Path, *, once: bool = False) -> None:
         self._log = declaration.with_suffix(".log")
@@ -158,7 +158,7 @@ class Driver:
         return self._process.poll() is None
 
     def wait(self, seconds: float) -> int | None:
-        """How it has ended; None if it has not."""
+        """Its exit code; None if it is still running."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
         return None
@@ -167,7 +167,7 @@ class Driver:
         return self._log.read_text(errors="replace")[-3000:]
 
     def kill(self) -> None:
-        """The driver, its machine of Java, and every Python process below it, at once."""
+        """Kill the driver, its JVM, and every Python process below it, at once."""
         family = self._family()
         for each in family:
             _kill(each)
@@ -175,7 +175,7 @@ class Driver:
         self._process.wait(60)
 
     def kill_worker(self, chance: random.Random) -> bool:
-        """One Python process that Spark has started; whether there was one."""
+        """Kill one Python process that Spark has started; returns whether there was one."""
         workers = [each for each in self._family() if "pyspark" in _words(each) and "java" not in _words(each)]
         if not workers:
             return False
@@ -203,7 +203,7 @@ def _kill(process: psutil.Process) -> None:
 
 
 def run(node: Node, folder: Path, plan: Plan, tell: Callable[[str], None] = print) -> Tally:
-    """Everything, and AssertionError if a row is missing, doubled or changed anywhere."""
+    """Run everything; raises AssertionError if a row is missing, duplicated or changed anywhere."""
     begun = time.monotonic()
     chance = random.Random(plan.seed)
     tally = Tally()
@@ -244,7 +244,7 @@ def _strike(kill: str, node: Node, driver: Driver, chance: random.Random) -> Non
 
 
 def _moving(node: Node, driver: Driver, declaration: Path, tally: Tally) -> Driver:
-    """Wait until the pipeline has finished something new; start it again if it is gone."""
+    """Wait for progress of the pipeline; restart it if it has exited."""
     before = _finished(node)
     deadline = time.monotonic() + JOBS_SECONDS_MAX
     while _finished(node) <= before:
@@ -259,7 +259,7 @@ def _moving(node: Node, driver: Driver, declaration: Path, tally: Tally) -> Driv
 
 
 def _finished(node: Node) -> int:
-    """The sum of what the jobs' groups have committed."""
+    """The sum of the offsets that the jobs' groups have committed."""
     total = 0
     for group in ("kills", "kills.quality", "kills.aggregate"):
         consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": group, "log_level": 0})
@@ -277,7 +277,7 @@ def _sent(node: Node) -> int:
 
 
 def _finish(declaration: Path) -> None:
-    """What is left, in a run that ends by itself."""
+    """Process what is left, in a run that ends by itself."""
     last = Driver(declaration, once=True)
     try:
         assert last.wait(JOBS_SECONDS_MAX) == 0, last.said()
@@ -319,7 +319,7 @@ def _difference(found: dict[tuple[int, int], object], truth: dict[tuple[int, int
 
 
 def read_committed(node: Node, topic: str) -> list[int]:
-    """The numbers of all records that a reader of committed records sees."""
+    """The numbers of all records that a read_committed consumer sees."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.bootstrap,

@@ -21,12 +21,12 @@ RECORD = (
 
 
 def at(seconds: float) -> datetime:
-    """So many seconds after noon."""
+    """This many seconds after noon."""
     return NOON + timedelta(seconds=seconds)
 
 
 def seconds_of(moment: datetime) -> float:
-    """The other way; Spark hands out moments without their zone, and the session's is UTC."""
+    """The inverse; Spark returns timestamps without a zone, and the session's is UTC."""
     return (moment.replace(tzinfo=UTC) - NOON).total_seconds()
 
 

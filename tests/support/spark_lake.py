@@ -1,4 +1,4 @@
-"""Spark's micro-batch loop in small, around the lake sink: tasks, commit, abort, and death at any point between."""
+"""A small model of Spark's micro-batch loop around the lake sink: tasks, commit, abort, and a crash at any point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 class Broken(Exception):
-    """What a test made fail."""
+    """A failure that a test injected."""
 
 
 class Stream:
@@ -41,10 +41,10 @@ class Stream:
         self.sink = LakeSink(write_options({"path": str(path), **options}), schema)
 
     def run(self, batch_id: int, tasks: Sequence[Sequence[Row]], fault: Fault = "none") -> None:
-        """One try of a batch; with a fault, it ends as Spark would end it, and raises Broken."""
+        """One attempt at a batch; with a fault, it ends as Spark would end it, and raises Broken."""
         results = [self._task(batch_id, number, rows) for number, rows in enumerate(tasks)]
         if fault == "task fails":
-            # The last task is lost after it wrote; Spark hands over what the others have.
+            # The last task is lost after its write; Spark passes on what the others have.
             self.sink.abort(results[:-1], batch_id)
             raise Broken(fault)
         if fault == "dies before commit":
@@ -79,5 +79,5 @@ def rows_of(path: Path | str, version: int | None = None) -> list[Row]:
 
 
 def data_files(path: Path) -> list[str]:
-    """Every Parquet file below the folder, in the table or not, staged ones too."""
+    """Every Parquet file below the folder, in the table or not, including staged ones."""
     return sorted(str(file.relative_to(path)) for file in path.rglob("*.parquet") if "_delta_log" not in file.parts)

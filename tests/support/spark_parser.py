@@ -1,4 +1,4 @@
-"""Spark's own parser of SQL, in a Java of its own: no session is started, so it is there within two seconds."""
+"""Spark's own SQL parser, in a separate JVM: it starts no session, so it is ready within two seconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPENS = (
 
 class SparkParser:
     def __init__(self, gateway: Any) -> None:
-        # As Scala keeps an object.
+        # The way Scala stores an object.
         self._parser = getattr(
             getattr(gateway.jvm.org.apache.spark.sql.catalyst.parser, "CatalystSqlParser$"), "MODULE$"
         )

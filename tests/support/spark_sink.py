@@ -1,4 +1,4 @@
-"""Copying a topic exactly once while Spark and the node are made to fail, and counting what arrived."""
+"""Copies a topic exactly once while Spark and the node are made to fail, and counts what arrived."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NODE_SETTINGS = {"transaction.state.log.num.partitions": "4", "offsets.topic.num
 
 @dataclass
 class Copy:
-    """One job over one node, whose steps fail as planned."""
+    """One job on one node, whose steps fail as planned."""
 
     root: Path
     records: int
@@ -41,14 +41,14 @@ class Copy:
     seconds: float = 0.0
     told: list[str] = field(default_factory=list)
     _sessions: list[int] = field(default_factory=list)
-    """Of each driver, its own: what it started may outlive it, as it does for people."""
+    """Each driver has its own session: what it started may outlive it, as in production."""
 
     @property
     def folder(self) -> Path:
         return self.root / "faults"
 
     def run(self, seconds_max: float) -> int:
-        """Until the job says that everything is copied; its exit code."""
+        """Run until the job reports that everything is copied; returns its exit code."""
         node = Node(self.root / "node", NODE_SETTINGS).start()
         try:
             self._fill(node)
@@ -66,7 +66,7 @@ class Copy:
             node.kill9()
 
     def check(self, node: Node) -> None:
-        """Each record once, for who reads committed, and nothing left open behind them."""
+        """A read_committed consumer sees each record once, and no transaction is left open."""
         with Raw(node.port) as raw:
             found = Counter(value for each in range(PARTITIONS) for value in committed_values(raw, TARGET, each))
         expected = {b"%d" % number for number in range(self.records)}
@@ -110,7 +110,9 @@ class Copy:
             time.sleep(self.pause_seconds)
 
     def _too_slow(self, node: Node) -> str:
-        """Everything that can tell why: once a run stood for minutes with every batch committed, and nobody knew."""
+        """Everything that can explain it: a run once hung for minutes with every batch committed, for no visible
+        reason.
+        """
         stacks = "\n".join(stacks_of_session(each) for each in self._sessions)
         stacks += f"\n=== the node\n{stacks_of_process(node.pid)}"
         (self.root / "stacks.txt").write_text(stacks)

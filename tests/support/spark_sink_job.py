@@ -1,9 +1,8 @@
-"""A Spark driver of its own: copies a topic into another with `delivery=exactly_once`, until everything is copied.
+"""A separate Spark driver: copies a topic into another with `delivery=exactly_once`, until everything is copied.
 
 python spark_sink_job.py BOOTSTRAP FROM TO CHECKPOINT FAULTS BATCH_ROWS [OPTION=VALUE …]
 
-A query that fails is started again in the same session; whoever started this process starts it again when it is
-killed.
+A failed query is restarted in the same session; the parent restarts this process when it is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, faults: str,
         .appName("copy exactly once")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "512m")
-        # It lives for a minute: a quick start is worth more than fast code.
+        # It runs for a minute: a quick start is worth more than fast code.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -67,7 +66,7 @@ def main(bootstrap: str, source: str, target: str, checkpoint: str, faults: str,
                 return 3
         else:
             print("everything is copied", flush=True)
-            # Spark takes seconds to stop in order, and nothing here needs it to.
+            # A clean stop of Spark takes seconds, and nothing here needs it.
             gateway.proc.kill()
             os._exit(0)
     return 2

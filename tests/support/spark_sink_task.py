@@ -75,11 +75,11 @@ class TaskRunner:
         ]
 
     def job(self, number: int, *rows: list[str], run: str = "") -> None:
-        """A numbered write of a job, whole."""
+        """One complete numbered write of a job."""
         exactly_once.commit(self.cluster, self.job_unit(number, run), self.job_tasks(number, *rows))
 
     def commit(self, batch: int, parts: list[Part]) -> None:
-        """On a driver that knows nothing from before."""
+        """Commit on a new driver without any state."""
         with self.plan.cluster() as cluster:
             exactly_once.commit(cluster, self.unit(batch), parts)
 
@@ -91,7 +91,7 @@ class TaskRunner:
         self.commit(batch, self.tasks(batch, *rows))
 
     def fail_after(self, step: Step, nth: int = 1) -> None:
-        """Once, when this step was done for the nth time from now on."""
+        """Fail once, after this step was done for the nth time from now on."""
         left = [nth]
 
         def strike(name: str) -> None:
@@ -103,17 +103,17 @@ class TaskRunner:
         self.watch(strike)
 
     def watch(self, witness: Callable[[str], None]) -> None:
-        """Have it called with each step that is done."""
+        """Register a callback for each step that is done."""
         self._monkeypatch.setattr(steps, "_witness", witness)
 
     def seen(self) -> list[str]:
-        """What a careful reader sees, sorted."""
+        """What a read_committed consumer sees, sorted."""
         with Raw(int(self.node.bootstrap.rpartition(":")[2])) as raw:
             found = [value for partition in range(2) for value in committed_values(raw, self.topic, partition)]
         return sorted(value.decode() for value in found if value is not None)
 
     def open(self) -> list[str]:
-        """What is left open, by its part of the name."""
+        """The open transactions, by their part of the name."""
         return [name.removeprefix(name_of(self.query)) for name in list_open(self.cluster, name_of(self.query))]
 
 

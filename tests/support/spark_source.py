@@ -1,4 +1,4 @@
-"""What the tests of the Spark source share: topics with records in them, and how far a group is."""
+"""Shared by the tests of the Spark source: topics with records in them, and a group's progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECONDS_MAX = 60
 
 
 def send(node: Node, topic: str, values: Iterable[str], partition: int = 0, **settings: object) -> None:
-    """Write texts to one partition and wait until they are there."""
+    """Write texts to one partition and wait for the acknowledgement."""
     producer = Producer({"bootstrap.servers": node.bootstrap, "linger.ms": 2, **settings})
     for value in values:
         producer.produce(topic, value.encode(), partition=partition)

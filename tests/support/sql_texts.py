@@ -1,4 +1,4 @@
-"""Texts in SQL, right and wrong, as people write them in pipelines: the parser and Spark's own must agree on them."""
+"""SQL texts, valid and invalid, as people write them in pipelines: our parser and Spark's must agree on them."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ a b c
 
 
 def lines(texts: str) -> list[str]:
-    """One text a line; a line that does not end goes on in the next."""
+    """One text a line; an unfinished line continues on the next."""
     joined: list[str] = []
     for line in texts.strip().splitlines():
         is_rest = joined and joined[-1].endswith(("-- a comment", "/* another"))

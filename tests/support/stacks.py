@@ -1,6 +1,6 @@
-"""What every thread of a process and its children is doing, for the message of a test that waited too long.
+"""What every thread of a process and its children is doing, for the message of a test that timed out.
 
-Python is asked with py-spy, Java with jstack; of both, the connections too: who waits for whom is mostly seen there.
+Uses py-spy for Python and jstack for Java; the connections of both show most clearly which process waits for which.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import psutil
 
 SECONDS_MAX = 30.0
 CHARACTERS_MAX = 60_000
-"""Of one process: a Java machine has some forty threads."""
+"""Of one process: a JVM has some forty threads."""
 
 
 def stacks_of_session(session: int) -> str:
-    """All processes of a session: its leader may be dead."""
+    """All processes of a session, whose leader may be dead."""
     return "\n".join(_of(each) for each in processes_of_session(session))
 
 
@@ -32,7 +32,7 @@ def processes_of_session(session: int) -> list[psutil.Process]:
 
 
 def kill_session(session: int) -> None:
-    """End what a test has started, and all that this has started."""
+    """Kill what a test has started, and everything below it."""
     for each in processes_of_session(session):
         try:
             each.kill()

@@ -1,4 +1,4 @@
-"""Clients that must notice nothing: no write fails, no static member changes its partitions, no record is missed."""
+"""Clients that must be undisturbed: no write fails, no static member changes partitions, no record is missed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Report:
     findings: Findings
     failures: list[str]
     assignments: dict[str, int]
-    """How often each member was told what it reads."""
+    """How often each member got an assignment."""
     quiet: list[float]
     during: list[float]
 
@@ -46,7 +46,7 @@ def _p99(values: list[float]) -> float:
 
 
 class SteadyLoad:
-    """Writers and groups of static members on a topic of three replicas."""
+    """Writers and groups of static members on a topic with three replicas."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -66,7 +66,7 @@ class SteadyLoad:
         self._quiet: list[float] = []
 
     def start(self) -> None:
-        """Until every member reads, and for a while that is quiet."""
+        """Run until every member reads, and then for a quiet period."""
         for reader in self._readers.values():
             reader.start()
         for writer in self._writers:
@@ -75,7 +75,7 @@ class SteadyLoad:
         while not all(reader.read for reader in self._readers.values()):
             assert time.monotonic() < deadline, "the members do not begin to read"
             time.sleep(0.1)
-        # While the members find their places they may be given others.
+        # While the members join, they may get other partitions.
         time.sleep(QUIET_SECONDS / 2)
         for reader in self._readers.values():
             reader.assignments = 1
@@ -86,7 +86,7 @@ class SteadyLoad:
         self._counts = [len(writer.latencies) for writer in self._writers]
 
     def stop(self) -> Report:
-        """End the writers, let the members read to the end, and judge."""
+        """Stop the writers, let the members read to the end, and check."""
         during = [
             latency
             for writer, count in zip(self._writers, self._counts, strict=True)

@@ -1,4 +1,4 @@
-"""A producer of librdkafka that never stops, and a look at what is there in the end."""
+"""A librdkafka producer that never stops, and a check of the topic at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ READ_SECONDS_MAX: Final = 120.0
 
 
 class SteadyWriter:
-    """Writes with acks=all until it is told to end; `acknowledged` is what must be there then."""
+    """Writes with acks=all until it is stopped; `acknowledged` is what must be in the topic then."""
 
     def __init__(self, settings: dict[str, Any], topic: str, partitions: int, prefix: str) -> None:
         self.acknowledged: list[bytes] = []
@@ -49,7 +49,7 @@ class SteadyWriter:
 
 
 def read_topic(settings: dict[str, Any], topic: str, partitions: int, count: int) -> list[bytes]:
-    """All that is in the topic; waits for so many."""
+    """All records of the topic; waits for this many."""
     consumer = Consumer(
         {**settings, "group.id": "check", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     )

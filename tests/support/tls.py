@@ -1,4 +1,4 @@
-"""Certificates for one test: of an authority that nobody else knows, of a server, of a client."""
+"""Certificates for one test: of an authority created for it, of a server, of a client."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Certificates:
         self.client = self._write("client", _key_and_chain(authority.issue_cert("client@example.org")))
 
     def named(self, user: str) -> Path:
-        """The certificate of a client or node of this name, good for the loopback: `CN=user,OU=…,O=…`."""
+        """The certificate of a client or node of this name, valid for the loopback: `CN=user,OU=…,O=…`."""
         return self._write(user, _key_and_chain(self._authority.issue_cert(HOST, "localhost", common_name=user)))
 
     def server_settings(self, user: str = "node") -> dict[str, str]:
-        """What a node is told so that it speaks TLS, with certificates of its own authority only."""
+        """The settings of a node that uses TLS, and trusts only certificates of its own authority."""
         return {"ssl.keystore.location": str(self.named(user)), "ssl.truststore.location": str(self.authority)}
 
     def _write(self, name: str, data: bytes) -> Path:
@@ -39,7 +39,7 @@ class Certificates:
 
 def _key_and_chain(issued: trustme.LeafCert) -> bytes:
     key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
-    # The one way of writing a key that Java reads.
+    # The only key format that Java reads.
     written = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -1,4 +1,4 @@
-"""Real clients over TLS: each writes values to a topic and reads them back, with a certificate of its own or none."""
+"""Real clients over TLS: each writes values to a topic and reads them back, with or without a client certificate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECONDS_MAX: Final = 90.0
 
 
 class TlsClient:
-    """Writes and reads by one library. `authority` is whom it believes, `own` its key and certificate."""
+    """Writes and reads with one library. `authority` is what it trusts, `own` its key and certificate."""
 
     def __init__(self, authority: Path, own: Path | None) -> None:
         self.authority = authority

@@ -1,6 +1,6 @@
-"""A door in front of a node that has none: TLS, certificates of clients, and logins, before bytes are passed on.
+"""A proxy in front of a node without security: TLS, client certificates and logins, before bytes are forwarded.
 
-The node must advertise the door's address, or clients would walk round it after the first answer.
+The node must advertise the proxy's address, or clients would bypass it after the first response.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Conversation(Protocol):
 
 
 def server_context(certificate: Path, client_authority: Path | None = None) -> ssl.SSLContext:
-    """For a server with this certificate, which asks clients for theirs if it has an authority for them."""
+    """For a server with this certificate, which requires client certificates if it has an authority for them."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=client_authority)
     context.load_cert_chain(certificate)
     if client_authority is not None:
@@ -41,7 +41,7 @@ def server_context(certificate: Path, client_authority: Path | None = None) -> s
 
 
 class Door:
-    """Stands at a port of its own. `context` makes it speak TLS; with `logins`, by mechanism, it asks who comes."""
+    """Listens on its own port. `context` makes it use TLS; with `logins`, by mechanism, it authenticates clients."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Door:
                     _pass_on(client, server)
 
     def _lets_in(self, client: socket.socket, server: socket.socket) -> bool:
-        """Answer in the node's place until the login is over; whether it went well."""
+        """Answer in the node's place until the login is over; returns whether it succeeded."""
         conversation: Conversation | None = None
         while conversation is None or not conversation.is_over:
             frame = _frame(client)
@@ -101,7 +101,7 @@ class Door:
         return True
 
     def _versions(self, server: socket.socket, frame: bytes, version: int) -> m.ApiVersionsResponse:
-        """What the node offers, and the two calls of a login."""
+        """What the node offers, and the two APIs of a login."""
         _send(server, frame)
         reply = _frame(server)
         _, position = decode_response_header(reply, m.ApiVersionsRequest.API_KEY, version)
@@ -128,14 +128,14 @@ def _authenticate(conversation: Conversation, said: bytes) -> m.SaslAuthenticate
 
 
 def _pass_on(client: socket.socket, server: socket.socket) -> None:
-    """One thread does both ways: a TLS connection is not for two."""
+    """One thread forwards both directions: a TLS connection does not support two."""
     other = {client: server, server: client}
     while True:
         readable, _, _ = select.select([client, server], [], [])
         for source in readable:
             data = source.recv(CHUNK_BYTES)
             if isinstance(source, ssl.SSLSocket):
-                # What is decrypted already does not make the socket readable again.
+                # Data that is already decrypted does not make the socket readable again.
                 while source.pending():
                     data += source.recv(CHUNK_BYTES)
             if not data:

@@ -1,4 +1,4 @@
-"""Making topics and taking records from their beginning, with a real administration client."""
+"""Creates topics and reads records from their beginning, with a real admin client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transactions in a log come to, by a model: what is open, what is committed, and what its readers must see."""
+"""A model of the transactions in a log: what is open, what is committed, and what its readers must see."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Model:
         self.pending = None
         """What is being written, as (name of the one above, row): after a power cut it may be there."""
 
-    # What it says
+    # Queries
 
     def cut(self, end):
         self.data = {offset: row for offset, row in self.data.items() if offset < end}
@@ -57,13 +57,13 @@ class Model:
                     sequence = row[2]
         return epoch, sequence + 1, number in self.walk()[0]
 
-    # What it does
+    # Changes
 
     def write(self, log, number, key, value):
         epoch, sequence, _ = self.producer(number)
         for facts in log.producer_states():
-            # Compaction keeps a producer's last batch, which a power cut may take, or retention: the producer hears
-            # that it is out of order then, and begins anew.
+            # Compaction keeps a producer's last batch, which a power cut or retention may remove: the producer then
+            # gets an out-of-order error, and starts over.
             if facts.producer_id == number and facts.producer_epoch == epoch and facts.last_sequence + 1 != sequence:
                 epoch, sequence = epoch + 1, 0
         batch = self.pond.batch(
@@ -78,7 +78,7 @@ class Model:
         self.is_at(self.pond.append(log, value, key=key))
 
     def end(self, log, number, committed):
-        """Producers with odd numbers speak transactions v2."""
+        """Producers with odd numbers use transactions v2."""
         epoch, _, _ = self.producer(number)
         is_v2 = number % 2
         self.pending = "markers", (number, epoch + 1 if is_v2 else epoch, committed)
@@ -108,14 +108,14 @@ class Model:
 
 
 def committed_view(log, dice, start=0):
-    """What a consumer of committed records gets: fetches, each with its own list of aborted transactions."""
+    """What a read_committed consumer gets: fetches, each with its own list of aborted transactions."""
     upper = log.stable_offset(log.end_offset)
     offset, found = start, {}
     while offset < upper:
         part = log.read(offset, dice.choice([150, 400, 5000]), upper_offset=upper)
         data = part.read()
         if not data:
-            break  # compaction took all from here on
+            break  # compaction removed everything from here on
         aborted = sorted(log.aborted_transactions(offset, part.upper_offset), key=lambda pair: pair[1])
         leaving_out = set()
         for position, header in walk(data):
@@ -153,7 +153,7 @@ def check(log, model, dice, *, compacted=False):
             continue
         epoch, sequence, is_open = model.producer(facts.producer_id)
         assert (facts.transaction_start >= 0) == is_open
-        # Compaction goes by the last batch of a producer, which a power cut may take.
+        # Compaction goes by the last batch of a producer, which a power cut may remove.
         assert facts.producer_epoch == epoch or (compacted and facts.producer_epoch < epoch)
         assert compacted or facts.last_sequence in (sequence - 1, -1)
 

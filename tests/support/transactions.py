@@ -1,4 +1,4 @@
-"""Three real transactional producers behind one face, and the readers of the same libraries."""
+"""Three real transactional producers behind one interface, and consumers of the same libraries."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 SECONDS_MAX = 60.0
 END = b"the end"
-"""A record outside of all transactions that tells a reader that it has seen everything before."""
+"""A record outside of all transactions; a reader that gets it has seen everything before it."""
 
 
 class Fenced(Exception):
-    """The library says that another producer has taken over, or that the transaction is not there any more."""
+    """The library reports that another producer has taken over, or that the transaction no longer exists."""
 
 
 class Writer(Protocol):
@@ -23,15 +23,15 @@ class Writer(Protocol):
     def begin(self) -> None: ...
 
     def send(self, topic: str, partition: int, value: bytes, key: bytes | None = None) -> None:
-        """Write, and wait until it is written."""
+        """Write, and wait for the acknowledgement."""
         ...
 
     def send_offset(self, group: str, topic: str, offset: int) -> None:
-        """Commit an offset of partition 0 inside the transaction."""
+        """Commit an offset of partition 0 in the transaction."""
         ...
 
     def commit(self) -> None:
-        """Fenced when that is not to be."""
+        """Raises Fenced if the producer may not commit."""
         ...
 
     def abort(self) -> None: ...
@@ -89,7 +89,7 @@ class ConfluentWriter:
         self.producer.abort_transaction(SECONDS_MAX)
 
     def close(self) -> None:
-        # It has no close of its own.
+        # It has no close method.
         del self.producer
 
 
@@ -137,7 +137,7 @@ class KafkaPythonWriter:
 
 
 class AioKafkaWriter:
-    """Its background tasks run only while it is asked something, which is enough for short tests."""
+    """Its background tasks run only during calls, which is enough for short tests."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         from aiokafka import AIOKafkaProducer
@@ -193,7 +193,7 @@ WRITERS: dict[str, Open] = {
 }
 
 
-# Readers: everything of one partition before END, committed or all of it.
+# Readers: all records of one partition before END, or only the committed ones.
 
 
 def read_with_confluent(bootstrap: str, topic: str, partition: int, isolation: str) -> list[bytes]:

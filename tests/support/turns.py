@@ -1,9 +1,9 @@
-"""Threads that take turns: one runs at a time, and dice say which one goes on, so that a seed plays a race again.
+"""Threads that take turns: one runs at a time, and a random choice picks the next, so that a seed reproduces a race.
 
-The code under test gets its threads, locks, queues and clock from here. At each of them, and now and then at a line
-of the files that are watched, whoever runs may have to wait while others go on. Some threads are slow for a while, as
-on a busy machine. Time is made up: it passes a little with each turn, leaps now and then, and goes on to the next
-deadline when everybody waits. When nobody could ever go on, that is a stall, and `run` says who waits where.
+The code under test gets its threads, locks, queues and clock from here. At each of them, and occasionally at a line
+of the watched files, the running thread may have to wait while others run. Some threads are slow for a while, as on a
+busy machine. Time is simulated: it advances a little with each turn, sometimes leaps, and skips to the next deadline
+when all threads wait. If no thread can ever run again, that is a stall, and `run` reports where each one waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 TURN_SECONDS = 0.00002
 LEAP_SECONDS = 0.3
-"""The average of those that come now and then."""
+"""The average length of an occasional leap."""
 LEAP_CHANCES = (0.0, 0.0, 0.0001, 0.001)
 LINE_CHANCES = (0.0, 0.02, 0.1, 0.3)
 WEIGHT_CHANCE = 0.01
@@ -29,11 +29,11 @@ REAL_SECONDS = 240.0
 
 
 class Stalled(AssertionError):
-    """Nobody can go on, or there is no end of it."""
+    """No thread can run, or the run does not end."""
 
 
 class TurnThread(threading.Thread):
-    """Waits for its turn before its first line, and at each place where others may go on."""
+    """Waits for its turn before its first line, and at each point where others may run."""
 
     def __init__(self, turns: Turns, target: Callable[[], object], name: str | None) -> None:
         super().__init__(name=name, daemon=True)
@@ -41,7 +41,7 @@ class TurnThread(threading.Thread):
         self._body = target
         self.baton = threading.Semaphore(0)
         self.is_ready: Callable[[], bool] | None = None
-        """What it waits for; None when it could go on."""
+        """What it waits for; None if it can run."""
         self.deadline: float | None = None
         self.weight = 1.0
         self.is_over = False
@@ -82,7 +82,7 @@ class Turns:
         self.dice = random.Random(seed)
         self.now = 1000.0
         self.taken = 0
-        """Turns so far: with one seed always the same number."""
+        """Turns so far: always the same number with one seed."""
         self.failures: list[BaseException] = []
         self._files = {module.__file__ for module in watched}
         self._line_chance = self.dice.choice(LINE_CHANCES)
@@ -94,9 +94,9 @@ class Turns:
         self.clock: Any = SimpleNamespace(
             monotonic=lambda: self.now, time=lambda: 1_700_000_000 + self.now, sleep=self.sleep
         )
-        """Takes the place of the module `time`."""
+        """Replaces the module `time`."""
 
-    # What takes the place of what `threading` and `queue` have
+    # Replacements for `threading` and `queue`
 
     def thread(self, target: Callable[[], object], name: str | None = None, daemon: bool = True) -> TurnThread:
         return TurnThread(self, target, name)
@@ -110,10 +110,10 @@ class Turns:
     def queue(self) -> TurnQueue:
         return TurnQueue(self)
 
-    # Playing
+    # Running
 
     def run(self, body: Callable[[], object]) -> None:
-        """Until the body and all threads have ended, or one raises: then the others stay as they are."""
+        """Run until the body and all threads have ended, or one raises: then the others stay where they are."""
         first = self.thread(body, "the test")
         first.start()
         first.baton.release()
@@ -127,17 +127,17 @@ class Turns:
             each.end_for_real()
 
     def step(self) -> None:
-        """Others may go on here."""
+        """Others may run here."""
         self.wait(None)
 
     def sleep(self, seconds: float) -> None:
         self.wait(lambda: False, seconds)
 
     def wait(self, is_ready: Callable[[], bool] | None, timeout_s: float | None = None) -> None:
-        """Until `is_ready`, which takes no lock, or until the time is over."""
+        """Wait until `is_ready`, which takes no lock, or until the timeout."""
         me = threading.current_thread()
         if not isinstance(me, TurnThread):
-            return  # Whoever looks on from outside, before or after it all.
+            return  # A thread from outside, before or after the run.
         me.is_ready = is_ready
         me.deadline = None if timeout_s is None else self.now + timeout_s
         chosen = self._choose()
@@ -187,7 +187,7 @@ class Turns:
         return able[0] if len(able) == 1 else dice.choices(able, [each.weight for each in able])[0]
 
     def _hand_to(self, chosen: TurnThread | None) -> None:
-        """With nobody to hand it to, all stay where they are."""
+        """Without a thread to hand over to, all stay where they are."""
         if chosen is None:
             self._is_over.set()
         else:
@@ -204,7 +204,7 @@ class Turns:
 
 
 class TurnCondition:
-    """A lock that its owner may take again, and that can be waited on: an RLock and a Condition."""
+    """A reentrant lock that can be waited on: an RLock and a Condition."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -240,7 +240,7 @@ class TurnCondition:
     def _wait(self, end: float | None) -> None:
         me, depth, heard = threading.current_thread(), self._depth, self._notices
         self._owner, self._depth = None, 0
-        # Only a notice wakes: that what is waited for has come true meanwhile does not.
+        # Only a notification wakes it, not the condition becoming true meanwhile.
         self._turns.wait(lambda: self._notices != heard, None if end is None else end - self._turns.now)
         self._take(me)
         self._depth = depth

@@ -1,4 +1,4 @@
-"""A compiled room, where it was built, for tests that hold it beside its plain twin."""
+"""A compiled package, if it was built, for tests that compare it with its pure Python twin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOT_BUILT = "the compiled kernel was not built"
 
 
 def compiled(name: str) -> Any:
-    """The compiled room of that name; None where it was not built."""
+    """The compiled package of that name; None if it was not built."""
     try:
         return importlib.import_module(f"millpond.wire.kernel.{name}")
     except ImportError:
@@ -23,5 +23,5 @@ def needs(room: Any) -> pytest.MarkDecorator:
 
 
 def twins(plain: Any, fast: Any) -> list[Any]:
-    """Those that are there."""
+    """The twins that exist."""
     return [plain] if fast is None else [plain, fast]

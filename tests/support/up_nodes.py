@@ -1,4 +1,4 @@
-"""Nodes as an operator runs them: processes of `millpond up`, of this version or one before, found and joined."""
+"""Nodes as an operator runs them: processes of `millpond up`, of this or a previous version, that form a cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TAIL_LINES: Final = 15
 
 
 class Stand(NamedTuple):
-    """A node answered nobody for so long, and so much of it because it had no core."""
+    """How long a node stalled, and how much of that it had no core."""
 
     longest_ms: int
     without_core_ms: int
@@ -42,14 +42,14 @@ STAND: Final = re.compile(r"event loop stalled  stall_ms=(\d+) .*cpu_starved_ms=
 
 @dataclass(eq=False)
 class UpNode:
-    """One node: its folder and address stay, its process is one life after the other."""
+    """One node: its folder and address stay, its process changes with each start."""
 
     name: str
     folder: Path
     port: int
     options: Sequence[str]
     source: Path | None = None
-    """A folder with another version of the package, whose program runs from the next start on."""
+    """A folder with another version of the package, which runs from the next start on."""
     lives: int = 0
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
@@ -63,7 +63,7 @@ class UpNode:
 
     @property
     def journal(self) -> Path:
-        """What this life of it has told."""
+        """The log since the last start."""
         return self.folder.with_name(f"{self.folder.name}.{self.lives}.txt")
 
     def launch(self) -> None:
@@ -81,7 +81,7 @@ class UpNode:
                     *self.options,
                     "--with-parent",
                 ],
-                # The end of this pipe ends it: no node outlives its campaign.
+                # The end of this pipe ends the node: no node outlives its campaign.
                 stdin=subprocess.PIPE,
                 stdout=told,
                 stderr=subprocess.STDOUT,
@@ -100,7 +100,7 @@ class UpNode:
         self.wait_until_ready()
 
     def stop(self) -> None:
-        """As an operator would: it hands over what it leads."""
+        """Stop it as an operator would: it hands over its leaderships."""
         code = self._end(signal.SIGTERM)
         assert code == 0, f"node {self.name} ended with code {code}: {self.journal.read_text()[-2000:]}"
 
@@ -122,7 +122,7 @@ class UpNode:
 
 
 class UpNodes(Clients):
-    """A cluster of such nodes, by their numbers."""
+    """A cluster of such nodes, by number."""
 
     def __init__(self, folder: Path, options: Sequence[str] = ()) -> None:
         """`options` are those of every node."""
@@ -139,7 +139,7 @@ class UpNodes(Clients):
         return {"enable.idempotence": True}
 
     def found(self, count: int, source: Path | None = None) -> None:
-        """A new cluster of so many nodes, by a nodes.toml."""
+        """A new cluster of this many nodes, from a nodes.toml."""
         file = self.folder / "nodes.toml"
         numbers = range(1, count + 1)
         for number in numbers:
@@ -153,7 +153,7 @@ class UpNodes(Clients):
             node.wait_until_ready()
 
     def join(self) -> UpNode:
-        """A new node becomes one of the cluster."""
+        """A new node joins the cluster."""
         number = max(self.nodes) + 1
         at = next(node.address for node in self.nodes.values() if node.is_running)
         options = ["--join", at, "--node", str(number), *self._options]
@@ -162,7 +162,7 @@ class UpNodes(Clients):
         return node
 
     def wipe(self, number: int) -> None:
-        """Its machine is gone, with all that was on it."""
+        """Its machine is lost, with everything on it."""
         self.nodes[number].kill()
         shutil.rmtree(self.nodes[number].folder)
 
@@ -174,7 +174,7 @@ class UpNodes(Clients):
             node.kill()
 
     def command(self, *words: str) -> str:
-        """What a command of `millpond` says, which must do what it is told."""
+        """The output of a `millpond` command, which must succeed."""
         return self.output_of(self.begin(*words), *words)
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
@@ -197,14 +197,14 @@ class UpNodes(Clients):
         return told
 
     def stands(self) -> dict[Path, list[Stand]]:
-        """When nodes stood still, by the journals in which they told it."""
+        """The stalls that the nodes logged."""
         return {
             path: [Stand(*map(int, found)) for found in STAND.findall(path.read_text(errors="replace"))]
             for path in self.folder.glob("node-*.txt")
         }
 
     def story(self) -> str:
-        """The last words of every node that has ever been one."""
+        """The last output of every node that ever ran."""
         return "\n".join(
             f"{path.stem}: {line}"
             for path in sorted(self.folder.glob("node-*.txt"))

@@ -1,4 +1,4 @@
-"""Asking a web server that a test has started."""
+"""Requests to a web server that a test has started."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def post(address: str, body: object, seconds: float = 60.0) -> tuple[int, Any]:
-    """The status and the JSON of the answer; waits for a server that is not up yet."""
+    """The status and the JSON of the response; waits for a server that is not up yet."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(f"http://{address}", data, {"content-type": "application/json"})
     deadline = time.monotonic() + seconds
