@@ -1,11 +1,11 @@
 """Check the invariants of a group's workers, from what they logged.
 
 1. Every record was read.
-2. In a generation a partition has one reader. A classic generation is written down only when its leader has shared
-   out; a node that crashes before that begins it anew, under the same number. It is nobody's until it is assigned.
+2. In a generation a partition has one reader. A classic generation is persisted only with its leader's assignment; a
+   node that crashes before that starts it again under the same number. Until then no worker owns its partitions.
 3. While a worker that was not stopped holds a partition, no other such worker does.
-4. Whoever gets a partition begins where the group had committed it, and reads on without a gap.
-5. What the group has committed never falls.
+4. A worker that gets a partition starts at the group's committed offset, and reads on without a gap.
+5. The group's committed offsets never decrease.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
     python churn_worker.py BOOTSTRAP GROUP TOPIC PROTOCOL SESSION_MS FILE
 
-Each line is written at once, so a killed worker has told everything but its last few unlogged and uncommitted
-records. Times are microseconds of the clock that all processes of a machine share.
+Each line is written at once, so a killed worker has logged everything but its last few uncommitted records. Times are
+microseconds of the clock that all processes of a machine share.
 
     assign    TIME GENERATION PARTITION…
-    revoke    TIME GENERATION PARTITION…        let go of in order: everything is committed, nothing is read any more
+    revoke    TIME GENERATION PARTITION…        revoked cleanly: everything is committed, nothing more is read
     lost      TIME GENERATION PARTITION…        learned too late that others have them
     read      TIME GENERATION PARTITION FIRST LAST
     committing TIME GENERATION PARTITION:OFFSET…
-    committed  TIME CODE                         of the commit before; 0 is done
-    closing   TIME                               reads no more; librdkafka may leave first and let go afterwards
+    committed  TIME CODE                         of the commit before; 0 is success
+    closing   TIME                               stops reading; librdkafka may leave first and revoke afterwards
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Check a cluster's guarantees after a campaign, from the responses that its clients got.
 
-`lost`               acknowledged, and not in the topic
-`moved`              acknowledged at one offset, and another record is there
+`lost`               acknowledged, but not in the topic
+`moved`              acknowledged at an offset that has another record
 `duplicated`         in the topic twice, although its producer is idempotent
 `reordered`          in the topic in another order than it was written
-`aborted but read`   a reader of committed records was given one of an aborted transaction
-`skipped`            acknowledged, and a group that read to the end never was given it
-`offset moved back`  what a group had committed fell
-`told it is gone`    a reader was told that its offset does not exist
+`aborted but read`   a read_committed consumer got a record of an aborted transaction
+`skipped`            acknowledged, but a group that read to the end never got it
+`offset moved back`  a group's committed offset decreased
+`told it is gone`    a consumer got an error that its offset does not exist
 """
 
 from __future__ import annotations

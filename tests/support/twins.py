@@ -1,4 +1,4 @@
-"""A compiled package, if it was built, for tests that compare it with its pure Python twin."""
+"""A compiled module, if it was built, for tests that compare it with its pure Python twin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOT_BUILT = "the compiled kernel was not built"
 
 
 def compiled(name: str) -> Any:
-    """The compiled package of that name; None if it was not built."""
+    """The compiled module of that name; None if it was not built."""
     try:
         return importlib.import_module(f"millpond.wire.kernel.{name}")
     except ImportError:
