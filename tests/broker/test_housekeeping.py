@@ -232,7 +232,7 @@ def test_a_removal_that_waits_for_long_is_one(play: Play, monkeypatch: pytest.Mo
 
 
 def test_a_clock_that_is_set_back_between_two_turns_deletes_nothing(play: Play) -> None:
-    """The records are old but were just written: retention goes by write time, and that moves with the clock."""
+    """The records are old but were just written: retention uses the write time, which moves with the clock."""
     old, new = (play.make(name, replace(SMALL, retention_ms=12 * HOUR_MS)) for name in ("old", "new"))
     play.run(1_000)
     for partition in (old, new):

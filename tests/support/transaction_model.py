@@ -153,7 +153,7 @@ def check(log, model, dice, *, compacted=False):
             continue
         epoch, sequence, is_open = model.producer(facts.producer_id)
         assert (facts.transaction_start >= 0) == is_open
-        # Compaction goes by the last batch of a producer, which a power cut may remove.
+        # Compaction relies on the last batch of a producer, which a power cut may remove.
         assert facts.producer_epoch == epoch or (compacted and facts.producer_epoch < epoch)
         assert compacted or facts.last_sequence in (sequence - 1, -1)
 
