@@ -1,4 +1,4 @@
-"""A producer that keeps using a node that does not lead first gets no leader in its response, then the current one."""
+"""A producer that keeps using a node that does not lead first gets no leader in a response, then the current one."""
 
 from __future__ import annotations
 
