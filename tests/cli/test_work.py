@@ -92,7 +92,7 @@ def test_a_module_that_runs_its_worker_when_it_is_imported_is_told_so(millpond: 
     (tmp_path / "eager.py").write_text(PROGRAM.format(topic="orders", tag="old") + "\ncharge.run()\n")
     told = millpond("work", "eager", cwd=tmp_path)
     assert (told.code, told.out) == (1, "")
-    assert 'eager: it runs charge when it is imported: put `charge.run()` under `if __name__ == "__main__":`.' in (
+    assert 'eager: importing the module runs charge: put `charge.run()` under `if __name__ == "__main__":`.' in (
         " ".join(told.err.split())
     )
 

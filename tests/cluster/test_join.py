@@ -138,7 +138,7 @@ def test_bad_news_is_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
     assert "Nothing listens" in told
     assert "or name another with --join." in told
     taken = run("up", "--join", at, "--node", "1", "--data", str(tmp_path / "x"), *other, code=1)
-    assert "Node 1 runs already" in taken
+    assert "Node 1 is running" in taken
     nodes.up("alone")
     nodes.stop("alone")
     said = run("up", "--join", at, "--data", str(tmp_path / "alone"), *other, code=1)

@@ -12,7 +12,6 @@ import pytest
 
 from millpond.broker.coordination.coordination import ShardHost
 from millpond.broker.coordination.markers import _Delivery
-from millpond.broker.replication.partitions import Partition
 from millpond.coordinators.groups import classic
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.offsets import Offsets
@@ -23,6 +22,7 @@ from millpond.coordinators.transactions.shard import TransactionShard
 from millpond.coordinators.transactions.states import State
 from millpond.coordinators.transactions.transaction import Verdict
 from millpond.log import producers
+from millpond.log.partition_log import PartitionLog
 from millpond.log.producers import ProducerStates
 from millpond.sim.coordination.plan import Churn, ChurnPlan, CoordinationPlan, Sharing, Work, make_coordination_plan
 from millpond.sim.coordination.scenario import CoordinationScenario
@@ -199,7 +199,7 @@ def commit_what_was_aborted_by_a_successor(patch: Patch) -> None:
 
 
 def show_everything_to_everybody(patch: Patch) -> None:
-    patch.setattr(Partition, "last_stable_offset", property(lambda self: self.committed_offset))
+    patch.setattr(PartitionLog, "stable_offset", lambda _, high_watermark: high_watermark)
 
 
 class Mutation(NamedTuple):
@@ -232,7 +232,7 @@ MUTANTS: dict[Callable[[Patch], None], Mutation] = {
     reply_before_the_sync: Mutation(FELL_BACK, ("power cut", "slow disk"), Work.READ),
     forget_pending_offsets_on_restart: Mutation(FELL_BACK, ("kill", "slow disk"), Work.COPY),
     count_pending_offsets_at_once: Mutation(TOO_EARLY, CALM, Work.COPY),
-    take_commits_of_old_generations: Mutation(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 25, freezes=True),
+    take_commits_of_old_generations: Mutation(FELL_BACK, CALM, Work.READ, Sharing.CLASSIC, 80, freezes=True),
     take_commits_of_old_epochs: Mutation(FELL_BACK, CALM, Work.READ, Sharing.CONSUMER, 67, freezes=True),
     tell_unstable_offsets: Mutation(TWICE, CALM, Work.COPY, Sharing.CLASSIC, 6, freezes=True),
     lose_offsets_on_restart: Mutation(FELL_BACK, KILLS, Work.READ),

@@ -146,7 +146,7 @@ def on_cluster(operation: Operation, refuse: Refuse = refuse_whole) -> Rights:
 
 
 def demand_node(call: Call) -> bool:
-    """Whether the request is from a node, on the inter-node listener. CLUSTER_ACTION alone does not make a client a
+    """Whether the request is from a node,. CLUSTER_ACTION alone does not make a client a
     node: nodes trust each other, and forward requests for the controller in their own name."""
     if call.is_from_node:
         return True
