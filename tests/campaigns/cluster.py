@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import pytest
 
 from millpond.testing import ponds
+from millpond.testing.cluster import Ponds
 from millpond.testing.process_node import NodeEnded
 from support.cluster_campaign import run
 from support.cluster_clients import SETTINGS, Load, Outcome, summary
@@ -118,11 +119,16 @@ def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Lo
             if outcome is None or outcome.findings:
                 kept = (wanted.diaries or Path(tempfile.gettempdir())) / f"millpond-data-{seed}"
                 shutil.copytree(folder, kept, dirs_exist_ok=True)
+                write_journals(cluster, kept)
                 print(f"the data of the nodes are kept in {kept}", flush=True)
             if wanted.diaries is not None:
-                for node in cluster:
-                    (wanted.diaries / f"node-{node.node_id}.txt").write_text("\n".join(node.journal))
+                write_journals(cluster, wanted.diaries)
         return outcome
+
+
+def write_journals(cluster: Ponds, folder: Path) -> None:
+    for node in cluster:
+        (folder / f"node-{node.node_id}.txt").write_text("\n".join(node.journal))
 
 
 def java_classes(diaries: Path | None) -> list[str]:
