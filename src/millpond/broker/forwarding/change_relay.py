@@ -55,7 +55,9 @@ def catch_up(metadata: MetadataContext) -> Later[None]:
 
 
 def _tells_what_is_committed(response: m.DescribeQuorumResponse) -> bool:
-    """Not where another node leads by now, nor where the leader has yet to commit a record of its own epoch: it may
-    not know of the last records that its predecessor committed."""
-    partition = response.topics[0].partitions[0]
-    return partition.error_code == ErrorCode.NONE and partition.high_watermark >= 0
+    """Whether the response has the high watermark of an active controller.
+
+    A leader that has not committed a record of its own epoch may not know the last records its predecessor committed.
+    """
+    partitions = [each for topic in response.topics for each in topic.partitions]
+    return [each.error_code for each in partitions] == [ErrorCode.NONE] and partitions[0].high_watermark >= 0
