@@ -149,7 +149,7 @@ def test_bad_news_is_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
     said = run("up", "--join", at, "--data", str(tmp_path / "second"), *other, code=1)
     assert "belongs to another cluster" in said, "also where it had joined one"
     assert "There is no node 7" in run("node", "describe", "7", "-b", at, code=1)
-    assert "runs, at" in run("node", "remove", "1", "--yes", "-b", at, code=1)
+    assert "is running at" in run("node", "remove", "1", "--yes", "-b", at, code=1)
     assert json.loads(run("node", "drain", "1", "--yes", "--json", "-b", at))["moves"] == []
     assert listed(at)[0]["drained"], "also where there was nothing to move"
     said = run("node", "drain", "1", "--yes", "-b", at)
