@@ -248,7 +248,7 @@ class Listener(Protocol):
     port: int
 
     def close(self) -> None:
-        """Accept no more; existing links stay open."""
+        """Stop accepting; existing links stay open."""
         ...
 
 

@@ -488,7 +488,7 @@ class Controller:
             self.host.hand_over()
 
     def close(self) -> None:
-        """Take no more decisions. Pending ones are still answered if they are committed before the log is closed."""
+        """Stop taking decisions. Pending ones are still answered if they are committed before the log is closed."""
         if self._stopped is None:
             self._stopped = Refused(ErrorCode.NOT_CONTROLLER, "the broker is stopping")
         if self._host is not None:
