@@ -1,0 +1,1 @@
+"""Requests of the members of share groups."""

@@ -1,0 +1,146 @@
+"""Invariants of a share partition, checked after every event. They know single offsets only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from millpond.coordinators.shares.state_batches import TERMINAL
+from millpond.sim.machines.run import Violation
+
+FINISHED_AGAIN = "a finished record was delivered again"
+LOST = "a record was finished without a verdict"
+HELD_BY_TWO = "a record was delivered while another member held it"
+COUNT_WRONG = "a delivery was counted wrongly"
+TRIED_TOO_OFTEN = "a record was delivered more often than the limit"
+RELEASED_EARLY = "a lock ended early"
+LOCK_OUTLIVED = "a lock outlived its deadline"
+TOO_MANY_IN_FLIGHT = "more records are in flight than allowed"
+NOT_VISIBLE = "an offset without a record was delivered"
+HOLDER_REFUSED = "a member was refused what it held"
+STRANGER_BELIEVED = "a member acknowledged what it did not hold"
+GIVEN_UP_EARLY = "a record was archived before its last delivery"
+NOT_WRITTEN = "a verdict was not written"
+
+LATE_MS_MAX = 1
+"""How long after its deadline a lock may be in force: timers run at the deadline."""
+
+
+class Checkers:
+    def __init__(self, limit: int, in_flight_max: int) -> None:
+        self.limit = limit
+        self.in_flight_max = in_flight_max
+        self.records: set[int] = set()
+        """The offsets at which the log has something for members."""
+        self.finished: set[int] = set()
+        """Records whose end was confirmed to a member, or that were tried as often as allowed."""
+        self.closed: set[int] = set()
+        """Records that the present leader knows to be finished."""
+        self.deliveries: dict[int, int] = {}
+        """As written down, or as counted by the present leader."""
+        self.holders: dict[int, tuple[str, int]] = {}
+        """Who holds a record, and until when."""
+        self.pending: set[int] = set()
+        """Records whose verdict is being written."""
+        self.verdicts: dict[int, int] = {}
+        """How many members finished a record and were not told that they failed."""
+
+    def loaded(self, written: Mapping[int, tuple[int, int]], start: int) -> None:
+        """A leader has read what was written: nobody holds anything."""
+        self.holders.clear()
+        self.pending.clear()
+        self.closed = {offset for offset, (state, _) in written.items() if state in TERMINAL}
+        self.deliveries = {offset: count for offset, (_, count) in written.items() if offset >= start}
+
+    def acquired(self, member: str, first: int, last: int, count: int, deadline_ms: int) -> None:
+        for offset in range(first, last + 1):
+            if offset not in self.records:
+                raise Violation(f"{NOT_VISIBLE}: {offset}")
+            if offset in self.finished:
+                raise Violation(f"{FINISHED_AGAIN}: {offset} to {member}")
+            if offset in self.holders or offset in self.pending:
+                raise Violation(f"{HELD_BY_TWO}: {offset} by {self.holders.get(offset)}, and now {member}")
+            known = self.deliveries.get(offset, 0) + 1
+            if count != known:
+                raise Violation(f"{COUNT_WRONG}: {offset} for the {known}. time, told {count}")
+            if count > self.limit:
+                raise Violation(f"{TRIED_TOO_OFTEN}: {offset} for the {count}. time")
+            self.deliveries[offset] = count
+            self.holders[offset] = member, deadline_ms
+
+    def acknowledged(self, member: str, offsets: Iterable[int], now_ms: int, *, accepted: bool) -> None:
+        """A leader has answered an acknowledgement, before anything is written."""
+        held = [self.holders.get(each, ("", 0))[0] == member and each not in self.pending for each in offsets]
+        if accepted and not all(held):
+            raise Violation(f"{STRANGER_BELIEVED}: {member}")
+        if not accepted and all(held):
+            raise Violation(f"{HOLDER_REFUSED}: {member}")
+
+    def renewed(self, offsets: Iterable[int], deadline_ms: int) -> None:
+        for offset in offsets:
+            self.holders[offset] = self.holders[offset][0], deadline_ms
+
+    def began(self, verdicts: Mapping[int, bool], written: Mapping[int, tuple[int, int]]) -> None:
+        """Records leave their holders, finished or not, and a change that says so is to be written."""
+        if verdicts.keys() != written.keys():
+            raise Violation(f"{NOT_WRITTEN}: {sorted(verdicts.keys() ^ written.keys())}")
+        for offset, is_finished in verdicts.items():
+            is_archived = not is_finished and written[offset][0] in TERMINAL
+            if is_archived and self.deliveries[offset] < self.limit:
+                raise Violation(f"{GIVEN_UP_EARLY}: {offset} after {self.deliveries[offset]} deliveries")
+            if is_finished or is_archived:
+                self.verdicts[offset] = self.verdicts.get(offset, 0) + 1
+        self.pending |= verdicts.keys()
+
+    def expired(self, offsets: Iterable[int], now_ms: int) -> None:
+        for offset in offsets:
+            if offset in self.holders and now_ms < self.holders[offset][1]:
+                raise Violation(f"{RELEASED_EARLY}: {offset} at {now_ms}, held {self.holders[offset]}")
+
+    def committed(self, verdicts: Mapping[int, bool], written: Mapping[int, tuple[int, int]]) -> None:
+        for offset, is_finished in verdicts.items():
+            state, count = written[offset]
+            if is_finished or state in TERMINAL:
+                self.finished.add(offset)
+                self.closed.add(offset)
+            else:
+                # Whoever finished it before in doubt is overruled: it will be delivered again.
+                self.verdicts.pop(offset, None)
+                self.deliveries[offset] = count
+            self._let_go(offset)
+
+    def rolled_back(
+        self, verdicts: Mapping[int, bool], written: Mapping[int, tuple[int, int]], retry_ms: int, now_ms: int
+    ) -> None:
+        for offset, is_finished in verdicts.items():
+            if (is_finished or written[offset][0] in TERMINAL) and offset in self.verdicts:
+                self.verdicts[offset] -= 1
+            self.pending.discard(offset)
+            if offset in self.holders and self.holders[offset][1] <= now_ms:
+                self.holders[offset] = self.holders[offset][0], now_ms + retry_ms
+
+    def passed(self, before: int, start: int) -> None:
+        """The start offset of a window or of the written state has moved."""
+        for offset in range(before, start):
+            if offset in self.records and offset not in self.finished and not self.verdicts.get(offset):
+                raise Violation(f"{LOST}: {offset}, delivered {self.deliveries.get(offset, 0)} times")
+
+    def looked(self, now_ms: int) -> None:
+        for offset, (member, deadline_ms) in self.holders.items():
+            if now_ms > deadline_ms + LATE_MS_MAX and offset not in self.pending:
+                raise Violation(f"{LOCK_OUTLIVED}: {offset} of {member} until {deadline_ms}, now {now_ms}")
+
+    def may_add(self, start: int, end: int) -> None:
+        """A record after the window's end is about to be delivered."""
+        unfinished = sum(each in self.records and each not in self.closed for each in range(start, end))
+        if unfinished >= self.in_flight_max:
+            raise Violation(f"{TOO_MANY_IN_FLIGHT}: one more than {unfinished}")
+
+    def forget_before(self, start: int) -> None:
+        """Retention has removed these records."""
+        for offset in [each for each in self.records if each < start]:
+            self.records.discard(offset)
+            self._let_go(offset)
+
+    def _let_go(self, offset: int) -> None:
+        self.holders.pop(offset, None)
+        self.pending.discard(offset)
