@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from millpond.base.errors import Refused
@@ -40,6 +40,7 @@ from millpond.broker.coordination.markers import Markers
 from millpond.broker.coordination.permissions import Permissions
 from millpond.broker.coordination.producer_ids import ProducerIds, block_of, no_block
 from millpond.broker.coordination.rebalance_counts import RebalanceCounts
+from millpond.broker.coordination.share_state import ShareStateCalls
 from millpond.broker.fetch.consumer_sessions import FetchSessions
 from millpond.broker.fetch.pending_fetches import PendingFetches
 from millpond.broker.fetch.replica_sessions import ReplicaSessions
@@ -47,6 +48,7 @@ from millpond.broker.fetch.source import FetchSource
 from millpond.broker.housekeeping import Housekeeping
 from millpond.broker.loop.journal import Journal
 from millpond.broker.loop.loggers import Loggers
+from millpond.broker.loop.turns import Turns
 from millpond.broker.membership.heartbeats import Heartbeats
 from millpond.broker.membership.lifecycle import Lifecycle
 from millpond.broker.membership.lifelines import Lifelines
@@ -82,6 +84,7 @@ from millpond.config.security import AUDIT_LOG_FILES, AUDIT_LOG_MAX_BYTES
 from millpond.log.limits import LogLimits
 from millpond.log.store import LogStore
 from millpond.metadata.features import Supported
+from millpond.metadata.image import SHARE_STATE_TOPIC
 from millpond.metadata.partition import METADATA_TOPIC_ID
 from millpond.metadata.producer_ids import BLOCK_SIZE, ProducerIdBlock
 from millpond.wire import messages as m
@@ -94,7 +97,9 @@ if TYPE_CHECKING:
     from millpond.broker.security.login import Login
     from millpond.broker.security.token_proofs import TokenProofs
     from millpond.broker.serving.api import Api
+    from millpond.broker.shares.manager import ShareManager
     from millpond.coordinators.groups.shard import GroupShard
+    from millpond.coordinators.shares.shard import ShareShard
     from millpond.coordinators.transactions.shard import TransactionShard
     from millpond.metadata.image import Image
 
@@ -124,6 +129,8 @@ class Upcalls(Protocol):
     def group_shard_host(self, partition: Partition) -> ShardHost[GroupShard]: ...
 
     def transaction_shard_host(self, partition: Partition) -> ShardHost[TransactionShard]: ...
+
+    def share_shard_host(self, partition: Partition) -> ShardHost[ShareShard]: ...
 
 
 # The node itself.
@@ -330,7 +337,8 @@ def _controller_channel(
     node: NodeParts, serving: ServingParts, controller: Controller, *, is_shared: bool = False
 ) -> ControllerChannel:
     peers = Peers(node.controllers_world, node.client_id, controller.addresses, is_shared=is_shared)
-    return ControllerChannel(node.world.clock, controller, serving.dispatcher.ask, peers.ask)
+    world, dispatcher = node.world, serving.dispatcher
+    return ControllerChannel(world.clock, world.entropy, controller, dispatcher.ask, peers.ask)
 
 
 # Upkeep: what keeps logs and disk in order.
@@ -494,13 +502,14 @@ def _partition_context(
     return PartitionContext(
         node_id=node.node_id,
         clock=node.world.clock,
+        turns=Turns(node.world.clock),
         flusher=storage.flusher,
         flush=upkeep.housekeeping.flush,
         can_join=metadata.can_join,
         has_room=metadata.has_disk_space,
         broker_epoch_of=metadata.broker_epoch_of,
         lag_ms_max=node.settings.reader(node_settings.REPLICA_LAG_MS_MAX),
-        on_isr_change=isr_keeper.look_soon,
+        on_isr_change=isr_keeper.check_soon,
         sessions_missed=lambda: lifecycle.sessions_missed,
         has_lease=lifecycle.has_lease,
         is_followed_by=up.is_followed_by,
@@ -538,7 +547,7 @@ def _build_fetch_source(
     )
 
 
-# Coordinators of groups and transactions.
+# Coordinators of groups, transactions and share groups.
 
 
 @dataclass(slots=True)
@@ -565,10 +574,12 @@ class CoordinatorPeers:
 class CoordinationParts:
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
+    shares: Coordination[ShareShard]
     producer_ids: ProducerIds
     peers: CoordinatorPeers
     markers: Markers
     permissions: Permissions
+    share_state: ShareStateCalls
     topics: InternalTopics
 
 
@@ -590,29 +601,43 @@ def build_coordination(
 
     groups = Coordination(OFFSETS_TOPIC, up.group_shard_host, clock, journal, leads)
     transactions = Coordination(TRANSACTIONS_TOPIC, up.transaction_shard_host, clock, journal, leads)
+    shares = Coordination(SHARE_STATE_TOPIC, up.share_shard_host, clock, journal, leads)
     peers = CoordinatorPeers(
         *(node_context, node.node_id, clock, image, storage.partitions, groups, transactions),
         marker_peers=Peers(node.world, node.client_id, metadata.addresses),
         permission_peers=Peers(node.world, node.client_id, metadata.addresses),
     )
+    topics = InternalTopics(
+        workers=node.world.workers,
+        static=node.static,
+        settings=node.settings.get,
+        metadata=metadata_context,
+        partitions=storage.partitions,
+        replicas=replicas.replica_manager,
+        groups=groups,
+        transactions=transactions,
+        shares=shares,
+        load_coordinators=load_coordinators,
+    )
     return CoordinationParts(
         groups=groups,
         transactions=transactions,
+        shares=shares,
         producer_ids=ProducerIds(clock, partial(_allocate_producer_ids, metadata), reserve=PRODUCER_IDS_RESERVE),
         peers=peers,
         markers=Markers(peers),
         permissions=Permissions(peers),
-        topics=InternalTopics(
-            workers=node.world.workers,
-            static=node.static,
-            settings=node.settings.get,
-            metadata=metadata_context,
-            partitions=storage.partitions,
-            replicas=replicas.replica_manager,
-            groups=groups,
-            transactions=transactions,
-            load_coordinators=load_coordinators,
+        share_state=ShareStateCalls(
+            node_id=node.node_id,
+            client_id=node.client_id,
+            clock=clock,
+            image=image,
+            shares=shares,
+            # Shared: a coordinator that cannot commit must not delay the others on its node.
+            peers=Peers(node.world, node.client_id, metadata.addresses, is_shared=True),
+            create_topic=partial(topics.open, shares),
         ),
+        topics=topics,
     )
 
 
@@ -702,19 +727,51 @@ def data_context_of(
             clock, serving.dispatcher.requests, settings.reader(node_settings.PRODUCE_WAIT_MAX_MS)
         ),
         unpacking=FairQueue(node.world.workers),
+        shares=_shares_maker(node, storage, metadata, coordination),
     )
+
+
+def _shares_maker(
+    node: NodeParts, storage: StorageParts, metadata: MetadataParts, coordination: CoordinationParts
+) -> Callable[[], ShareManager]:
+    @cache
+    def make() -> ShareManager:
+        # Imported here because a node starts faster without it; the APIs of share groups have loaded it.
+        from millpond.broker.shares.manager import ShareManager
+        from millpond.broker.shares.share_leader import LeaderServices
+
+        clock, settings = node.world.clock, node.settings
+        return ShareManager(
+            partitions=storage.partitions,
+            image=metadata.image,
+            layers=settings.get_layers,
+            settings=settings.get,
+            services=LeaderServices(
+                clock=clock,
+                workers=node.world.workers,
+                state=coordination.share_state,
+                journal=node.journal,
+                is_stopping=lambda: coordination.peers.is_stopping,
+            ),
+            turns=Turns(clock),
+            on_limit=node.limits.note,
+        )
+
+    return make
 
 
 def coordination_context_of(metadata: MetadataParts, coordination: CoordinationParts) -> CoordinationContext:
     return CoordinationContext(
         groups=coordination.groups,
         transactions=coordination.transactions,
+        shares=coordination.shares,
         open_coordination=coordination.topics.open,
         create_topic=coordination.topics.create,
         addresses=metadata.addresses,
         markers=coordination.markers,
         marker_peers=coordination.peers.marker_peers,
         permissions=coordination.permissions,
+        share_state=coordination.share_state,
         append_order=AppendOrder(),
         rebalances=RebalanceCounts(),
     )

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from millpond.broker.audit.audit import Sink
     from millpond.broker.security.login import Login
     from millpond.coordinators.groups.shard import GroupShard
+    from millpond.coordinators.shares.shard import ShareShard
     from millpond.coordinators.transactions.shard import TransactionShard
 
 STOCK_UP_AGAIN_MS: Final = 2_000
@@ -120,7 +121,9 @@ class Broker:
         self.replica_sessions: Final = parts.replicas.replica_sessions
         self.groups: Final = parts.coordination.groups
         self.transactions: Final = parts.coordination.transactions
+        self.shares: Final = parts.coordination.shares
         self.markers: Final = parts.coordination.markers
+        self.share_state: Final = parts.coordination.share_state
         self.fetch_sessions: Final = parts.replicas.fetch_source.sessions
         self.pending_fetches: Final = parts.replicas.fetch_source.pending
         self.rebalances: Final = self.contexts.coordination.rebalances
@@ -169,6 +172,11 @@ class Broker:
         from millpond.broker.coordinator_calls.transactions import transaction_shard_host
 
         return self.contexts.bind(transaction_shard_host)(partition)
+
+    def share_shard_host(self, partition: Partition) -> ShardHost[ShareShard]:
+        from millpond.broker.coordinator_calls.shares import share_shard_host
+
+        return self.contexts.bind(share_shard_host)(partition)
 
     # Starting.
 
@@ -228,7 +236,7 @@ class Broker:
         observers.on_role(metadata.login_upkeep.on_role)
         observers.on_role(metadata.voter_keeper.on_role)
         self.lifecycle.on_cut_off(self._on_cut_off)
-        observers.on_disk_space(self.isr_keeper.look_again)
+        observers.on_disk_space(self.isr_keeper.check_all)
         controller.outlived.then(lambda _: self.lifecycle.on_outlived())
         if not controller.is_alone:
             observers.on_role(self._report_role)
@@ -341,7 +349,7 @@ class Broker:
         self._tell_groups(records, removed)
         image_watch.on_change()
         if any(isinstance(each, RegisterBrokerRecord | BrokerRegistrationChangeRecord) for each in records):
-            self.isr_keeper.look_again()
+            self.isr_keeper.check_all()
         if any(isinstance(each, PartitionRecord | PartitionChangeRecord | LeadAnewRecord) for each in records):
             return followed.map(lambda _: self._on_leaders_changed())
         return followed
@@ -353,9 +361,11 @@ class Broker:
         )
         return [name for name in removed if name is not None]
 
-    def _tell_groups(self, records: Iterable[Record], removed: list[str]) -> None:
+    def _tell_groups(self, records: Sequence[Record], removed: list[str]) -> None:
         if removed:
             self.groups.run_everywhere(lambda shard, now_ms: shard.on_topics_deleted(removed, now_ms))
+            gone = frozenset(each.topic_id for each in records if isinstance(each, RemoveTopicRecord))
+            self.shares.run_everywhere(lambda shard, now_ms: shard.on_topics_deleted(gone, now_ms))
         grown = {each.topic_id for each in records if isinstance(each, TopicRecord | PartitionRecord)}
         names = [self.image.topics_by_id[each].name for each in grown if each in self.image.topics_by_id]
         changed = sorted({*removed, *names})
@@ -373,12 +383,13 @@ class Broker:
         if not self.contexts.node.is_stopping:
             self.open_coordinators()
             self.markers.on_leaders_changed()
+            self.share_state.on_leaders_changed()
 
     def _on_cut_off(self) -> None:
         """End requests pending on partitions that other nodes may lead by now."""
         for partition in self.partitions:
-            if partition.leading is not None:
-                partition.leading.on_cut_off()
+            if partition.leader_role is not None:
+                partition.leader_role.on_cut_off()
 
     # Stopping.
 
@@ -437,8 +448,10 @@ class Broker:
         parts.upkeep.fetchers.stop()
         self.groups.stop()
         self.transactions.stop()
+        self.share_state.stop()
+        self.shares.stop()
         for partition in self.partitions:
-            partition.dismiss_watchers()
+            partition.end_waits()
 
     def close(self) -> None:
         """Sync everything to disk and mark the folder as cleanly closed.
@@ -465,6 +478,7 @@ def load_apis() -> Sequence[Api]:
 def load_coordinators() -> None:
     """Import the coordinators' code: one of several nodes may become a coordinator at any moment."""
     import millpond.broker.coordinator_calls.groups
+    import millpond.broker.coordinator_calls.shares
     import millpond.broker.coordinator_calls.transactions
     import millpond.coordinators.groups.refusals
     import millpond.coordinators.transactions.replies  # noqa: F401

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from millpond.broker.coordination.permissions import Permissions
     from millpond.broker.coordination.producer_ids import ProducerIds
     from millpond.broker.coordination.rebalance_counts import RebalanceCounts
+    from millpond.broker.coordination.share_state import ShareStateCalls
     from millpond.broker.fetch.replica_sessions import ReplicaSessions
     from millpond.broker.fetch.source import FetchSource
     from millpond.broker.loop.journal import Journal
@@ -53,10 +54,12 @@ if TYPE_CHECKING:
     from millpond.broker.security.met_limits import MetLimits
     from millpond.broker.security.quotas import Quotas
     from millpond.broker.security.token_proofs import TokenProofs
+    from millpond.broker.shares.manager import ShareManager
     from millpond.broker.storage.checkpoint_writer import CheckpointWriter
     from millpond.broker.storage.disk_watch import DiskWatch
     from millpond.broker.storage.flusher import Flusher
     from millpond.coordinators.groups.shard import GroupShard
+    from millpond.coordinators.shares.shard import ShareShard
     from millpond.coordinators.transactions.shard import TransactionShard
     from millpond.log.store import LogStore
     from millpond.metadata.image import Image
@@ -189,14 +192,18 @@ class DataContext:
     acknowledgements: Acknowledgements
     unpacking: FairQueue
     """Decompresses batches for clients: few jobs at once, so that other work finds idle workers."""
+    shares: Callable[[], ShareManager]
+    """Made at the first call."""
 
 
 @dataclass(slots=True)
 class CoordinationContext:
-    """The coordinators of groups and transactions."""
+    """The coordinators of groups, transactions and share groups."""
 
     groups: Coordination[GroupShard]
     transactions: Coordination[TransactionShard]
+    shares: Coordination[ShareShard]
+    """They keep what share groups have finished; who is a member of one, `groups` knows."""
     open_coordination: Callable[[Coordination[Any]], Later[None]]
     """Creates the coordinator's topic; ends after the attempt."""
     create_topic: Callable[[str, int, Mapping[str, str]], Later[None]]
@@ -205,6 +212,7 @@ class CoordinationContext:
     markers: Markers
     marker_peers: Peers
     permissions: Permissions
+    share_state: ShareStateCalls
     append_order: AppendOrder
     rebalances: RebalanceCounts
 

@@ -193,7 +193,7 @@ class Housekeeping:
             self._journal("retention failed", partition=partition.name.folder, error=str(error))
         if count:
             partition.tell_start()
-            self._journal("retention", partition=partition.name.folder, segments=count)
+            self._journal("segments deleted by retention", partition=partition.name.folder, segments=count)
         if removal is None and log.owes_removal:
             removal = log.retire(())
         if removal is not None:
@@ -236,7 +236,7 @@ class Housekeeping:
 
         def failed(error: Exception) -> None:
             job.end(is_done=False)
-            self._report("removal", error)
+            self._report("removal", error, folder=job.folder)
             if self._running and job.is_tried_again:
                 self._clock.call_later(REMOVE_AGAIN_MS, run)
 
@@ -298,9 +298,9 @@ class Housekeeping:
 
     def _beginning_after_the_last(self) -> list[Partition]:
         """All partitions, beginning after the one that was compacted last."""
-        everyone = list(self._partitions)
-        first = 1 + next((at for at, each in enumerate(everyone) if each.name == self._last_compacted), -1)
-        return everyone[first:] + everyone[:first]
+        partitions = list(self._partitions)
+        first = 1 + next((at for at, each in enumerate(partitions) if each.name == self._last_compacted), -1)
+        return partitions[first:] + partitions[:first]
 
     def _plan_compaction(self, partition: Partition, now_ms: int) -> CompactionPlan | None:
         if self._store.files.room.is_short:
@@ -309,8 +309,8 @@ class Housekeeping:
         try:
             # Durable records only: a newer value that a power failure can erase must not replace a durable older one.
             safe_offset = min(partition.committed_offset, partition.log.synced_offset)
-            leading = partition.leading
-            evidence_upto = safe_offset if leading is None else leading.evidence_upto
+            leader_role = partition.leader_role
+            evidence_upto = safe_offset if leader_role is None else leader_role.evidence_upto
             return partition.log.compaction_candidate(now_ms, safe_offset, evidence_upto)
         except OSError as error:
             self._journal("compaction failed", partition=partition.name.folder, error=str(error))
@@ -322,22 +322,22 @@ class Housekeeping:
 
         def done(_: object) -> None:
             self._compacting = False
-            if end(log.finish_compaction):
+            if finish(log.finish_compaction):
                 self._journal("compacted", partition=partition.name.folder)
             if self._running:
                 self._clock.call_soon(self.compact)
 
         def failed(error: Exception) -> None:
             self._compacting = False
-            end(log.give_up_compaction)
+            finish(log.give_up_compaction)
             # A batch whose records do not decode is its producer's fault: keep the log uncompacted.
             if not isinstance(error, OSError | RemoteError | Cancelled):
                 raise error
             self._journal("compaction failed", partition=partition.name.folder, error=str(error))
 
-        def end(way: Callable[[CompactionPlan], DelayedJob]) -> bool:
+        def finish(action: Callable[[CompactionPlan], DelayedJob]) -> bool:
             try:
-                self.remove_later(way(plan))
+                self.remove_later(action(plan))
             except (OSError, Refused) as error:
                 self._journal("compaction failed", partition=partition.name.folder, error=str(error))
                 return False
@@ -345,7 +345,7 @@ class Housekeeping:
 
         self._workers.run(plan.run).then(done, failed)
 
-    def _report(self, what: str, error: Exception) -> None:
+    def _report(self, what: str, error: Exception, **facts: object) -> None:
         if not isinstance(error, OSError):
             raise error
-        self._journal(f"{what} failed", error=str(error))
+        self._journal(f"{what} failed", **facts, error=str(error))

@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from millpond.base.errors import Refused
+from millpond.base.later import Later, done
 from millpond.broker.requests.replies import Outcome
-from millpond.metadata.configs import ResourceVerdict
+from millpond.metadata.configs import ResourceVerdict, Verdicts, first_slice
 from millpond.metadata.decision import Decision, Verdict
 from millpond.metadata.image import Image, Resource
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.context import MetadataContext
-
-Verdicts = tuple[ResourceVerdict, ...]
 
 
 def commit_changes(
@@ -39,8 +38,12 @@ def commit_changes(
         ]
         return response(responses=results)  # type: ignore[arg-type]
 
+    def commit() -> Later[Verdicts]:
+        decided = metadata.controller.submit(lambda image: first_slice(decide(image)))
+        return decided.chain(lambda verdicts: commit() if verdicts is None else done(verdicts))
+
     return (
-        metadata.controller.submit(decide)
+        commit()
         .map(answer)
         .recover(
             Refused,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millpond.base.later import Later
 from millpond.broker.administration.topic_creation import try_create
 from millpond.config import node as node_settings
+from millpond.metadata.image import SHARE_STATE_TOPIC
 from millpond.metadata.topics import NewTopic
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from millpond.broker.replication.partitions import Partitions
     from millpond.broker.replication.replica_manager import ReplicaManager
     from millpond.coordinators.groups.shard import GroupShard
+    from millpond.coordinators.shares.shard import ShareShard
     from millpond.coordinators.transactions.shard import TransactionShard
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -26,6 +28,17 @@ INTERNAL_TOPIC_CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(100 << 20),
     "compression.type": "producer",
+}
+SHARE_STATE_CONFIG: Final = INTERNAL_TOPIC_CONFIG | {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+"""Never compacted: all updates of a share partition have the same key. The coordinator deletes what is superseded."""
+PARTITION_COUNTS: Final = {
+    OFFSETS_TOPIC: node_settings.OFFSETS_TOPIC_PARTITIONS,
+    TRANSACTIONS_TOPIC: node_settings.TRANSACTION_TOPIC_PARTITIONS,
+    SHARE_STATE_TOPIC: node_settings.SHARE_STATE_TOPIC_PARTITIONS,
 }
 
 
@@ -43,6 +56,7 @@ class InternalTopics:
         replicas: ReplicaManager,
         groups: Coordination[GroupShard],
         transactions: Coordination[TransactionShard],
+        shares: Coordination[ShareShard],
         load_coordinators: Callable[[], None],
     ) -> None:
         self._workers = workers
@@ -53,12 +67,13 @@ class InternalTopics:
         self._replicas = replicas
         self._groups = groups
         self._transactions = transactions
+        self._shares = shares
         self._load_coordinators = load_coordinators
 
     def follow(self) -> None:
         """Open the coordinators of the partitions that this node leads, and close the others."""
         # Groups first: a transaction coordinator may write markers for them while it loads.
-        for coordination in (self._groups, self._transactions):
+        for coordination in (self._groups, self._transactions, self._shares):
             topic = self._metadata.image.topics.get(coordination.topic)
             # All partitions or none: a key whose partition is yet to be created would be refused.
             if topic is not None and not self._replicas.is_to_open(topic.id):
@@ -72,11 +87,8 @@ class InternalTopics:
         return self._create_for(coordination)
 
     def _create_for(self, coordination: Coordination[Any]) -> Later[None]:
-        is_groups = coordination.topic == OFFSETS_TOPIC
-        count = self._settings()[
-            node_settings.OFFSETS_TOPIC_PARTITIONS if is_groups else node_settings.TRANSACTION_TOPIC_PARTITIONS
-        ]
-        configs = dict(INTERNAL_TOPIC_CONFIG)
+        count = self._settings()[PARTITION_COUNTS[coordination.topic]]
+        configs = dict(SHARE_STATE_CONFIG if coordination.topic == SHARE_STATE_TOPIC else INTERNAL_TOPIC_CONFIG)
         in_sync_min = node_settings.internal_in_sync_min(self._static, len(self._metadata.image.brokers))
         if in_sync_min > 1:
             configs["min.insync.replicas"] = str(in_sync_min)

@@ -16,6 +16,7 @@ from millpond.quorum.voters import Voter
 
 if TYPE_CHECKING:
     from millpond.broker.context import MetadataContext
+    from millpond.broker.controller.controller import Controller
 
 Change = Callable[[tuple[Voter, ...]], tuple[Voter, ...]]
 
@@ -39,15 +40,20 @@ def change_voters(metadata: MetadataContext, cluster_id: str | None, change: Cha
         # Before the log takes over the voters, which cannot be undone: a refused change must not cause that.
         objection = controller.host.objection(change(controller.voters()))
     except Refused as refused:
-        return done(Verdict.of(refused))
+        return _confirmed(controller, Verdict.of(refused))
     if objection is not None:
-        return done(Verdict(ErrorCode.INVALID_REQUEST, objection))
+        return _confirmed(controller, Verdict(ErrorCode.INVALID_REQUEST, objection))
 
     def commit(verdict: Verdict) -> Later[Verdict]:
         return controller.change_voters(change(controller.voters())) if verdict.ok else done(verdict)
 
     first = done(OK) if controller.kraft_version else controller.raise_kraft_version()
     return first.chain(commit).recover(Refused, Verdict.of)
+
+
+def _confirmed(controller: Controller, verdict: Verdict) -> Later[Verdict]:
+    """A refusal, once it is certain that no other controller has changed the voters."""
+    return controller.confirmed(done(verdict)).recover(Refused, Verdict.of)
 
 
 def check_directory(voter: Voter, directory_id: UUID) -> None:

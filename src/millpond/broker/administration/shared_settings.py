@@ -2,7 +2,8 @@
 
 The controller elects leaders by its own values, and a leader commits by its own. Where a node was started with
 another value than the controller, and the cluster has none in its metadata, records may be acknowledged that an
-election loses. The node logs the difference when it registers.
+election loses. The same holds for the times from which both sides compute leases (`quorum/lease.py`). The node logs
+the difference when it registers.
 
 The metadata of a cluster has `min.insync.replicas` from its formation on. A node that was started with another value
 logs that its own has no effect.
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.errors import Refused, RemoteError
 from millpond.broker.peers.controller_channel import NO_NODE, SHOWN_MS
-from millpond.config.node import NODE
+from millpond.config.node import BROKER_HEARTBEAT_INTERVAL_MS, BROKER_SESSION_TIMEOUT_MS, NODE
 from millpond.config.topic import FLUSH_ACK, MIN_INSYNC_REPLICAS, UNCLEAN_LEADER_ELECTION_ENABLE
 from millpond.metadata.image import ALL_BROKERS
 from millpond.metadata.records import ResourceType
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
 VERSION: Final = 4
 
 SHARED: Final = tuple(str(each.inherits) for each in (MIN_INSYNC_REPLICAS, FLUSH_ACK, UNCLEAN_LEADER_ELECTION_ENABLE))
+
+SET_FOR_ALL: Final = (
+    "a setting differs from the controller's: set it for the whole cluster (`millpond config set node all {}=VALUE`)"
+)
+SET_ON_EACH: Final = (
+    "a setting differs from the controller's: set it equally on all nodes and restart them, or two nodes may "
+    "briefly lead one partition"
+)
+LEASE_TIMES: Final = (BROKER_HEARTBEAT_INTERVAL_MS.name, BROKER_SESSION_TIMEOUT_MS.name)
+"""Read once at start, so they cannot be set for the whole cluster."""
 
 
 def compare_with_controller(node: NodeContext, metadata: MetadataContext) -> None:
@@ -48,16 +59,18 @@ def compare_with_controller(node: NodeContext, metadata: MetadataContext) -> Non
     if controller_id in (NO_NODE, node.node_id):
         return
     resource = m.DescribeConfigsRequest.DescribeConfigsResource(
-        resource_type=ResourceType.BROKER, resource_name=str(controller_id), configuration_keys=list(SHARED)
+        resource_type=ResourceType.BROKER,
+        resource_name=str(controller_id),
+        configuration_keys=[*SHARED, *LEASE_TIMES],
     )
 
     def compare(response: m.DescribeConfigsResponse) -> None:
         for result in response.results:
             for theirs in result.configs:
                 ours = node.layers.effective(NODE.get(theirs.name)).text
-                if theirs.name in SHARED and theirs.value != ours:
+                if theirs.value != ours:
                     node.journal(
-                        "a setting differs from the controller's: set it for the whole cluster (`millpond config`)",
+                        SET_FOR_ALL.format(theirs.name) if theirs.name in SHARED else SET_ON_EACH,
                         setting=theirs.name,
                         here=ours,
                         controller=theirs.value,

@@ -210,6 +210,7 @@ API = Api(
     short=short,
     lists="topics",
     prepare=prepare,
+    waits=True,
     is_large=_has_many_partitions,
     has_ranges=True,
     whole_max=ITEMS_MAX,

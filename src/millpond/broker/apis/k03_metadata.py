@@ -114,15 +114,19 @@ def _describe_once_created(
     wanted = [NewTopic(name) for name in missing]
     # Auto-creation is audited, also as a side effect of another request.
     audit = security.audit
-    tell = audit.deed(call, API.key, API.name, request_for(wanted)) if audit.is_on and not call.is_from_node else None
+    audited = (
+        audit.begin_change(call, API.key, API.name, request_for(wanted))
+        if audit.is_on and not call.is_from_node
+        else None
+    )
     created = try_create(metadata, wanted)
     # Not cancelled when the client disconnects: the topics are created anyway, and the audit log must record it.
     answer: Later[Response] = Later()
     is_begun = False
 
     def on_created(response: m.CreateTopicsResponse | None) -> None:
-        if tell is not None and response is not None:
-            tell(response)
+        if audited is not None and response is not None:
+            audited(response)
         describe()
 
     def describe() -> None:

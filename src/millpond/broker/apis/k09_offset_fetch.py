@@ -144,19 +144,19 @@ def _screen(metadata: MetadataContext, call: Call, request: m.OffsetFetchRequest
         if not call.demand(*ON_GROUP, request.group_id):
             return Screened(None, refuse_group(call, request, Refused(ON_GROUP.refusal)))
         hide = _hide_topics(metadata, call, request, _OldTopic, _OldPartition)
-        return Screened(request, mend=hide)
+        return Screened(request, adjust=hide)
     refused = [each.group_id for each in request.groups if not call.demand(*ON_GROUP, each.group_id)]
     request.groups = _whole_once([each for each in request.groups if each.group_id not in refused])
     # A list, because a group may be named twice with topics.
     hides = [_hide_topics(metadata, call, each, _Topic, _Partition) for each in request.groups]
 
-    def mend(response: m.OffsetFetchResponse) -> m.OffsetFetchResponse:
+    def adjust(response: m.OffsetFetchResponse) -> m.OffsetFetchResponse:
         for hide, group in zip(hides, response.groups, strict=True):
             hide(group)
         response.groups += [_Group(group_id=each, error_code=ON_GROUP.refusal) for each in refused]
         return response
 
-    return Screened(request, mend=mend) if request.groups else Screened(None, mend(m.OffsetFetchResponse()))
+    return Screened(request, adjust=adjust) if request.groups else Screened(None, adjust(m.OffsetFetchResponse()))
 
 
 def _hide_topics(
@@ -185,7 +185,7 @@ def _hide_topics(
         hidden = {id(topic) for topic, _ in refusals}
         asked.topics = [each for each in asked.topics if id(each) not in hidden]
 
-    def mend(answer: Any) -> Any:
+    def adjust(answer: Any) -> Any:
         if not answer.error_code:
             # A request that names no topics is answered with all of them.
             answer.topics = [
@@ -196,7 +196,7 @@ def _hide_topics(
             answer.topics += [refusal for _, refusal in refusals]
         return answer
 
-    return mend
+    return adjust
 
 
 _OldTopic = m.OffsetFetchResponse.OffsetFetchResponseTopic

@@ -1,16 +1,17 @@
-"""FindCoordinator (10), versions 0-6: the coordinator of a group or a transactional id.
+"""FindCoordinator (10), versions 0-6: the coordinator of a group, a transactional id or a share partition.
 
 1 key type · 3 flexible · 4 several keys at once · 5 transactions v2 · 6 share groups. The first request creates the
 coordinator's internal topic. The coordinator is the leader of its partition in the image; between two leaders it is
-one of the replicas, which answers NOT_COORDINATOR until it leads. Gap: share groups are answered with
-COORDINATOR_NOT_AVAILABLE.
+one of the replicas, which answers NOT_COORDINATOR until it leads. The key of a share partition has the form
+`group:topicId:partition`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from millpond.base.errors import ErrorCode
+from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.rights import CLUSTER_NAME, AclResource, Operation
@@ -22,14 +23,16 @@ from millpond.broker.responses.partition_states import likely_leader
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.pieces import way
 from millpond.coordinators.runtime import KEY_LENGTH_MAX
+from millpond.coordinators.shares.keys import parse_coordinator_key
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.context import CoordinationContext, DataContext, MetadataContext, NodeContext
     from millpond.broker.coordination.coordination import Coordination
 
-GROUP, TRANSACTION = 0, 1
+GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_FROM = 4
+SHARE_FROM = 6
 CHARACTERS_AT_ONCE, CHARACTERS_PER_KEY = 50_000, 100
 """Keys and characters that the loop handles in one step, which takes a few milliseconds."""
 
@@ -51,19 +54,29 @@ def handle(
     keys = request.coordinator_keys if call.version >= MANY_KEYS_FROM else [request.key]
     refused = _refused(call, request.key_type, keys)
     # A key may be named twice. If all of them are refused, not even the coordinator's topic is created.
-    if request.key_type not in (GROUP, TRANSACTION) or all(key in refused for key in keys):
-        return _answer(call, keys, [refused.get(key, _NO_TOPIC) for key in keys])
-    coordinator_runtime: Coordination[Any] = (
-        coordination.groups if request.key_type == GROUP else coordination.transactions
-    )
+    coordinator_runtime = _coordinator_runtime(coordination, call, request.key_type)
+    if coordinator_runtime is None or all(key in refused for key in keys):
+        return _answer(call, keys, [refused.get(key, _UNKNOWN_KIND) for key in keys])
 
     def find(_: None = None) -> Later[m.FindCoordinatorResponse]:
-        return run_steps(node.clock, _find(node, metadata, data, call, coordinator_runtime, keys)).map(answer)
+        check = _check_share_partition if request.key_type == SHARE else _no_check
+        return run_steps(node.clock, _find(node, metadata, data, call, coordinator_runtime, keys, check)).map(answer)
 
     def answer(found: list[_Coordinator]) -> m.FindCoordinatorResponse:
         return _answer(call, keys, [refused.get(key, each) for key, each in zip(keys, found, strict=True)])
 
     return find() if coordinator_runtime.is_open else coordination.open_coordination(coordinator_runtime).chain(find)
+
+
+def _coordinator_runtime(coordination: CoordinationContext, call: Call, key_type: int) -> Coordination[Any] | None:
+    if key_type == SHARE and call.version < SHARE_FROM:
+        return None
+    runtimes: dict[int, Coordination[Any]] = {
+        GROUP: coordination.groups,
+        TRANSACTION: coordination.transactions,
+        SHARE: coordination.shares,
+    }
+    return runtimes.get(key_type)
 
 
 def _refused(call: Call, key_type: int, keys: list[str]) -> dict[str, _Coordinator]:
@@ -85,6 +98,7 @@ class _Coordinator(NamedTuple):
     port: int = -1
 
 
+_UNKNOWN_KIND = _Coordinator(ErrorCode.INVALID_REQUEST, "this type of key has no coordinator")
 _NO_TOPIC = _Coordinator(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's internal topic could not be created")
 _NO_LEADER = _Coordinator(
     ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment"
@@ -96,6 +110,17 @@ _TOO_LONG = _Coordinator(
 )
 
 
+def _check_share_partition(key: str) -> _Coordinator | None:
+    try:
+        parse_coordinator_key(key)
+    except Refused as refused:
+        return _Coordinator(refused.code, str(refused))
+    return None
+
+
+def _no_check(key: str) -> None: ...
+
+
 def _find(
     node: NodeContext,
     metadata: MetadataContext,
@@ -103,6 +128,7 @@ def _find(
     call: Call,
     coordinator_runtime: Coordination[Any],
     keys: list[str],
+    check: Callable[[str], _Coordinator | None],
 ) -> Steps[list[_Coordinator]]:
     if not coordinator_runtime.is_open:
         return [_NO_TOPIC for _ in keys]
@@ -121,6 +147,9 @@ def _find(
             coordinators.append(_TOO_LONG)
             continue
         characters += CHARACTERS_PER_KEY + len(key)
+        if (malformed := check(key)) is not None:
+            coordinators.append(malformed)
+            continue
         index = coordinator_runtime.partition_of(key)
         partition = metadata.image.partition(coordinator_runtime.topic, index)
         if partition is None:

@@ -189,7 +189,7 @@ def _answer(
     configs = {topic.name: topic.configs for topic in wanted}
     created = {each.name: each for part in decided for each in part}
     for each in created.values():
-        security.limits.note_refused(each.verdict.met)
+        security.limits.note_refused(each.verdict.limit_met)
     inherited = {each: _setting(node, each, {}) for each in TOPIC}
     return m.CreateTopicsResponse(topics=[_result(node, created[name], configs[name], inherited) for name in configs])
 
@@ -275,12 +275,12 @@ def _screen(metadata: MetadataContext, call: Call, request: m.CreateTopicsReques
                 each.topic_config_error_code = SHOWN.refusal
                 each.num_partitions = each.replication_factor = -1
                 each.configs = []
-        return response if split_off is None or split_off.mend is None else split_off.mend(response)
+        return response if split_off is None or split_off.adjust is None else split_off.adjust(response)
 
     split_off = split(request, "topics", is_allowed, refuse, "topics")
     if split_off is not None and split_off.request is None:
         return split_off
-    return Screened(request, mend=hide)
+    return Screened(request, adjust=hide)
 
 
 def _may_see_namesakes(metadata: MetadataContext, call: Call, name: str) -> bool:

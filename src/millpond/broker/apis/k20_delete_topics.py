@@ -52,14 +52,7 @@ def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.
         refusals = tuple(DeletedTopic(None, ref.topic_id, REFUSAL) for ref in refused)
         return Decision(decision.records, (*decision.reply, *refusals))
 
-    def confirm(deleted: tuple[DeletedTopic, ...]) -> Later[tuple[DeletedTopic, ...]]:
-        if any(each.verdict.ok for each in deleted):
-            return done(deleted)
-        # No commit proves that this node still leads: if it was paused, a successor may have created the topic.
-        controller = metadata.controller
-        return controller.confirm_leadership(controller.lease_clock.now_ms()).map(lambda _: deleted)
-
-    decided = metadata.controller.submit(decide).chain(confirm)
+    decided = metadata.controller.submit(decide)
     return decided.map(_answer).recover(Refused, lambda refused: _refuse_all(refs, refused))
 
 

@@ -19,7 +19,7 @@ from millpond.wire import messages as m
 if TYPE_CHECKING:
     from millpond.broker.context import MetadataContext, SecurityContext
 
-NO_AUTHORIZER = "no authorizer is on: set authorizer.class.name, or a listener that asks who comes"
+NO_AUTHORIZER = "no authorizer is enabled: set authorizer.class.name, or use a listener that authenticates"
 
 
 def handle(

@@ -97,7 +97,7 @@ def _effective(node: NodeContext, metadata: MetadataContext, kind: int, name: st
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
             return [_Shown(layers.effective_for_topic(setting, own)) for setting in TOPIC]
         case ResourceType.GROUP | ResourceType.CLIENT_METRICS if not name:
-            raise Refused(ErrorCode.INVALID_REQUEST, "settings belong to one group or subscription; name it")
+            raise Refused(ErrorCode.INVALID_REQUEST, "groups and subscriptions have no common settings; name one")
         case ResourceType.GROUP:
             return [_Shown(layers.effective_for_group(setting, own)) for setting in GROUP]
         case ResourceType.CLIENT_METRICS:

@@ -50,7 +50,7 @@ def handle(
 
     def answer(grown: tuple[GrownTopic, ...]) -> m.CreatePartitionsResponse:
         for each in grown:
-            security.limits.note_refused(each.verdict.met)
+            security.limits.note_refused(each.verdict.limit_met)
         return _answer(grown)
 
     return decided.map(answer).recover(

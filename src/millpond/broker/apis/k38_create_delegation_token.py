@@ -40,7 +40,8 @@ def handle(
         return refused
     owner = owner_of(call, request.owner_principal_type, request.owner_principal_name)
     wanted = NewToken(
-        token_id=node.entropy.uuid().hex,
+        # A repeated attempt finds the token that the first created, whichever controller did.
+        token_id=call.change_id or node.entropy.uuid().hex,
         owner=str(owner),
         requester=str(call.principal),
         renewers=tuple(f"{each.principal_type}:{each.principal_name}" for each in request.renewers),

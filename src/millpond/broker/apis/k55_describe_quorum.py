@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from millpond.base.errors import ErrorCode
-from millpond.base.later import Later
+from millpond.base.errors import ErrorCode, Refused
+from millpond.base.later import Later, done
 from millpond.base.rights import Operation
 from millpond.broker.authorization.required_rights import on_cluster
 from millpond.broker.peers.controller_channel import forward_ms
@@ -33,6 +33,16 @@ UNKNOWN_OFFSET = -1
 
 
 def handle(node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeQuorumRequest) -> Outcome:
+    """Confirms leadership first: nodes rely on the high watermark, and that of a deposed leader is out of date."""
+    if not metadata.controller.is_active:
+        return _describe(node, metadata, call, request)
+    confirmed = metadata.controller.confirmed(done(None)).recover(Refused, lambda _: None)
+    return confirmed.map(lambda _: _describe(node, metadata, call, request))
+
+
+def _describe(
+    node: NodeContext, metadata: MetadataContext, call: Call, request: m.DescribeQuorumRequest
+) -> m.DescribeQuorumResponse:
     response = m.DescribeQuorumResponse(
         topics=[
             m.DescribeQuorumResponse.TopicData(

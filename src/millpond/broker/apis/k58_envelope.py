@@ -64,7 +64,8 @@ def handle(
     # A node forwards a request with many items in pieces.
     items_max = min(node.settings[MAX_REQUEST_ITEMS], api.whole_max)
     inner, _ = decode(frame, version, header.body_position, items_max)
-    outcome = _serve(node, security, metadata, api, Call(None, version, header.client_id, asker=asker), inner)
+    inner_call = Call(None, version, header.client_id, asker=asker, change_id=call.change_id)
+    outcome = _serve(node, security, metadata, api, inner_call, inner)
 
     def fold(response: Any) -> m.EnvelopeResponse:
         if is_refused_by_follower(response):

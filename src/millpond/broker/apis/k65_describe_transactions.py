@@ -50,13 +50,13 @@ def _join(parts: list[m.DescribeTransactionsResponse]) -> m.DescribeTransactions
 def _hide_topics(metadata: MetadataContext, call: Call, request: m.DescribeTransactionsRequest) -> Screened:
     """Lists only those topics of a transaction that the client may see."""
 
-    def mend(response: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:
+    def adjust(response: m.DescribeTransactionsResponse) -> m.DescribeTransactionsResponse:
         for state in response.transaction_states:
             topics = [each for each in state.topics if call.may(*SEEN, each.topic)]
             state.topics = topics
         return response
 
-    return Screened(request, mend=mend)
+    return Screened(request, adjust=adjust)
 
 
 SEEN = Need(Operation.DESCRIBE, AclResource.TOPIC)

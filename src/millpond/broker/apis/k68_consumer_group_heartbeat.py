@@ -75,7 +75,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.ConsumerGroupHeart
             None, m.ConsumerGroupHeartbeatResponse(error_code=SEE_TOPIC.refusal, error_message=NOT_AUTHORISED)
         )
 
-    def mend(response: m.ConsumerGroupHeartbeatResponse) -> m.ConsumerGroupHeartbeatResponse:
+    def adjust(response: m.ConsumerGroupHeartbeatResponse) -> m.ConsumerGroupHeartbeatResponse:
         # A pattern may also match topics that the member may not describe.
         if response.assignment is not None:
             response.assignment.topic_partitions = [
@@ -85,7 +85,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.ConsumerGroupHeart
             ]
         return response
 
-    return Screened(request, mend=mend)
+    return Screened(request, adjust=adjust)
 
 
 API = Api(

@@ -27,7 +27,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.ConsumerGroupDescr
     if call.is_unlimited:
         return None
 
-    def mend(response: m.ConsumerGroupDescribeResponse) -> m.ConsumerGroupDescribeResponse:
+    def adjust(response: m.ConsumerGroupDescribeResponse) -> m.ConsumerGroupDescribeResponse:
         for group in response.groups:
             if not all(call.may(*SEE_TOPIC, name) for name in _topics_of(group)):
                 group.error_code, group.error_message = (
@@ -37,7 +37,7 @@ def _screen(metadata: MetadataContext, call: Call, request: m.ConsumerGroupDescr
                 group.members = []
         return response
 
-    return Screened(request, mend=mend)
+    return Screened(request, adjust=adjust)
 
 
 def _topics_of(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> set[str]:

@@ -51,7 +51,9 @@ ERRORS_TOLD_APART: Final = 5
 TEXT_MAX: Final = 255
 """The longest text from a client that is written in full."""
 
-DEEDS: Final = frozenset({19, 20, 21, 30, 31, 33, 34, 37, 38, 39, 40, 42, 43, 44, 45, 47, 49, 51, 57, 64, 80, 81})
+CHANGE_APIS: Final = frozenset(
+    {19, 20, 21, 30, 31, 33, 34, 37, 38, 39, 40, 42, 43, 44, 45, 47, 49, 51, 57, 64, 80, 81}
+)
 """The keys of all APIs that change something other than records, offsets and memberships."""
 
 OF_NODES: Final = frozenset({27, 56, 58, 62, 63})
@@ -171,14 +173,14 @@ class Audit:
         """A connection was refused, or closed because of a limit."""
         self._note_often("turned_away", host=host, reason=_cut(reason))
 
-    def deed(self, call: Call, key: int, name: str, request: Struct) -> Callable[[Any], None]:
+    def begin_change(self, call: Call, key: int, name: str, request: Struct) -> Callable[[Any], None]:
         """Capture a request before its change is made; call the result with the response to write the event."""
         facts = _plain_struct(request, key, [ITEMS_TOLD_MAX])
         principal, host = str(call.principal), call.client_host
         client_id = _cut(call.client_id or "")
         chapter = Chapter.TOKENS if key in BY_ANYBODY else Chapter.CHANGES
 
-        def tell(response: Any) -> None:
+        def callback(response: Any) -> None:
             errors = _errors(response)
             who = {"principal": principal, "host": host, "client_id": client_id, "api": name}
             if not errors:
@@ -190,7 +192,7 @@ class Audit:
                 asked = _cut_items(facts, [ITEMS_MAX])
                 self._note_often("failed", {"errors": errors, "asked": asked}, **who, errors=some)
 
-        return tell
+        return callback
 
     def flush(self) -> None:
         """Write all events that were only counted so far; called at shutdown."""

@@ -83,7 +83,7 @@ class LoginUpkeep:
             self._tell_fault(fault)
             return
         if not users:
-            self._tell_fault("it names nobody")
+            self._tell_fault("it contains no users")
             return
         made = self._controller.submit(lambda image: decide_first_users(image, users, secret))
         made.then(self._tell_users, self._on_refused)
@@ -100,7 +100,7 @@ class LoginUpkeep:
     def _tell_fault(self, reason: object) -> None:
         file = self._settings()[INITIAL_USERS_FILE]
         self._journal(
-            "the first users cannot be read: nobody can log in with a password",
+            "cannot read the initial users: no user can log in with a password",
             setting=INITIAL_USERS_FILE.name,
             file=file,
             reason=reason,

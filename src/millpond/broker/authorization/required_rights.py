@@ -65,7 +65,7 @@ class Screened(NamedTuple):
 
     request: Any
     answer: Any = None
-    mend: Callable[[Any], Any] | None = None
+    adjust: Callable[[Any], Any] | None = None
     """Adds the refusals to the handler's response, or removes what the client may not see from it."""
 
     def served(self, serve: Callable[[Any], Any]) -> Any:
@@ -73,9 +73,9 @@ class Screened(NamedTuple):
         if self.request is None:
             return self.answer
         outcome = serve(self.request)
-        if self.mend is None or outcome is None:
+        if self.adjust is None or outcome is None:
             return outcome
-        return outcome.map(self.mend) if isinstance(outcome, Later) else self.mend(outcome)
+        return outcome.map(self.adjust) if isinstance(outcome, Later) else self.adjust(outcome)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +132,10 @@ def to_the_end(rights: Rights, named: Callable[[Any], str], refuse: Refuse, kept
             return screened
         name, kept = named(request), kept_of(request)
 
-        def mend(response: Any) -> Any:
+        def adjust(response: Any) -> Any:
             return response if call.demand(*need, name) else refuse(call, kept, need.refusal)
 
-        return Screened(request, mend=mend)
+        return Screened(request, adjust=adjust)
 
     return Rights(rights.needs, screen)
 
@@ -154,7 +154,7 @@ def demand_node(call: Call) -> bool:
     return False
 
 
-def for_nodes(*, or_admins: bool = False) -> Rights:
+def for_nodes(*, or_admins: bool = False, refuse: Refuse = refuse_whole) -> Rights:
     """For requests between nodes. `or_admins` lets super users send them too, for a node that does not exist yet. A
     delegation token is not enough for either."""
 
@@ -162,7 +162,7 @@ def for_nodes(*, or_admins: bool = False) -> Rights:
         is_admin = call.is_unlimited and not call.principal.by_token
         if (or_admins and is_admin) or demand_node(call):
             return None
-        return Screened(None, refuse_whole(call, request, OF_NODES.refusal))
+        return Screened(None, refuse(call, request, OF_NODES.refusal))
 
     return Rights((OF_NODES,), screen)
 
@@ -223,11 +223,11 @@ def without(request: Any, of: str, allowed: list[Any], into: str, refused: list[
         return Screened(None, m.response_class(request.API_KEY)(**{into: refused}))
     setattr(request, of, allowed)
 
-    def mend(response: Any) -> Any:
+    def adjust(response: Any) -> Any:
         setattr(response, into, [*getattr(response, into), *refused])
         return response
 
-    return Screened(request, mend=mend)
+    return Screened(request, adjust=adjust)
 
 
 def both(first: Rights, *others: Rights) -> Rights:
@@ -249,25 +249,25 @@ def both(first: Rights, *others: Rights) -> Rights:
 
 def _after(earlier: Screened, later: Screened) -> Screened:
     """The result of both checks; the refusals of the earlier one come last."""
-    mend = earlier.mend
-    if mend is None:
+    adjust = earlier.adjust
+    if adjust is None:
         return later
     if later.request is None:
-        return Screened(None, mend(later.answer))
-    inner = later.mend
-    return Screened(later.request, mend=mend if inner is None else lambda response: mend(inner(response)))
+        return Screened(None, adjust(later.answer))
+    inner = later.adjust
+    return Screened(later.request, adjust=adjust if inner is None else lambda response: adjust(inner(response)))
 
 
 def seen(need: Need, of: str, named: Callable[[Any], str]) -> Rights:
     """Filters a list of the response down to the items that the client may see."""
 
     def screen(metadata: MetadataContext, call: Call, request: Any) -> Screened:
-        def mend(response: Any) -> Any:
+        def adjust(response: Any) -> Any:
             visible = [each for each in getattr(response, of) if call.may(*need, named(each))]
             setattr(response, of, visible)
             return response
 
-        return Screened(request, mend=mend)
+        return Screened(request, adjust=adjust)
 
     return Rights((need,), screen)
 

@@ -332,12 +332,15 @@ class Controller:
 
     # Deciding.
 
-    def submit(self, decide: Callable[[Image], Decision[R]]) -> Later[R]:
+    def submit(self, decide: Callable[[Image], Decision[R]], *, confirms: bool = True) -> Later[R]:
         """Decide now, based on all earlier decisions; the reply comes once the decision is committed, else Refused.
 
-        The reply also waits until the observers have applied the records. Apart from that, replies come in call
-        order. A decision without records waits for the records it was based on: it must not reveal a topic whose
-        creation could still be lost. NOT_CONTROLLER after the decision was written leaves its outcome unknown.
+        The reply also waits until the observers have applied the records. Apart from that, replies to decisions with
+        records come in call order. A decision without records waits for the records it was based on: it must not
+        reveal a topic whose creation could still be lost. If it `confirms`, it also waits for proof that this node
+        still led when it decided: one that was paused may not know yet what its successor has changed. Callers that
+        pass the reply to no client need no proof. NOT_CONTROLLER after the decision was written leaves its outcome
+        unknown.
         """
         if self._stopped is not None:
             return failed(self._stopped)
@@ -346,7 +349,8 @@ class Controller:
         start_offset = self.next_offset
         decision = decide(self._ahead)
         if not decision.records:
-            return self._pending.add(start_offset, decision.reply) if self._pending else done(decision.reply)
+            replied = self._pending.add(start_offset, decision.reply) if self._pending else done(decision.reply)
+            return self.confirmed(replied) if confirms else replied
         try:
             # Check against the level in the log so far: a reader of this batch has applied that level before.
             check_level(decision.records, metadata_version(self._ahead))
@@ -363,6 +367,11 @@ class Controller:
         later = self._pending.add(self.next_offset, decision.reply)
         self.host.on_written()
         return later
+
+    def confirmed(self, replied: Later[R]) -> Later[R]:
+        """The reply, once a majority provably followed this node at this moment or later; Refused if none does."""
+        since_ms = self.lease_clock.now_ms()
+        return replied.chain(lambda reply: self.confirm_leadership(since_ms).map(lambda _: reply))
 
     def written_ms(self, offset: int) -> int | None:
         """When the record at this offset was written, by the clock of the leader then; None if it cannot be read."""
@@ -529,8 +538,9 @@ class Controller:
             self.host.hold()
         if self._stopped is None:
             cluster_id = self._settings[CLUSTER_ID] or random_cluster_id(self._entropy)
+            found = self.submit(lambda image: decide_found(image, cluster_id, self.supported), confirms=False)
             # Ignore failures: the next leader will find the cluster without an ID and assign one.
-            self.submit(lambda image: decide_found(image, cluster_id, self.supported)).then(_ignore, _ignore)
+            found.then(_ignore, _ignore)
         self.observers.role(True)
 
     def _deactivate(self) -> None:

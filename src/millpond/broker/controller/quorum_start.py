@@ -127,7 +127,7 @@ def _election(
         return read_election(world.disk, f"{metadata_folder}/{STATE_FILE}")
     except DamagedState as fault:
         raise CannotStart(
-            f"{fault}. Nobody knows what this node has promised: restore it, or wipe the folder"
+            f"{fault}. It is unknown how this node has voted: restore the file, or delete the folder"
         ) from fault
 
 

@@ -240,11 +240,11 @@ class ShardHost(Generic[S]):
         self._settle(effects, writing, needs_latest=needs_latest)
 
     def attempt(
-        self, decide: Callable[[S, int], Effects | None], token: Pending[Any], client_id: str, name: str
+        self, decide: Callable[[S, int], Effects | None], pending: Pending[Any], client_id: str, name: str
     ) -> bool:
         """As `run`, for one request on the short path; the shard returns None if it needs the general path.
 
-        Returns False, with nothing changed, in that case. `token` is the pending reply.
+        Returns False, with nothing changed, in that case. `pending` is its reply.
         """
         if not self.is_active:
             return False
@@ -252,19 +252,19 @@ class ShardHost(Generic[S]):
         if effects is None:
             return False
         self._settle(effects, None, needs_latest=False)
-        if not token.ended:
-            self._unanswered.watch(token, name, client_id)
+        if not pending.ended:
+            self._unanswered.watch(pending, name, client_id)
         return True
 
     def _begin_step(self) -> int:
         """Pass the current time to the shard and return it."""
         now_ms = self._time.now_ms(self._clock.monotonic_ms())
-        self.shard.at(now_ms, self._clock.wall_ms())
+        self.shard.set_time(now_ms, self._clock.wall_ms())
         return now_ms
 
     def _settle(self, effects: Effects, writing: Writing | None, *, needs_latest: bool) -> None:
-        if effects.met is not None:
-            self.on_limit(effects.met)
+        if effects.limit_met is not None:
+            self.on_limit(effects.limit_met)
         if effects.records:
             try:
                 self._append(effects.records, writing)
@@ -300,7 +300,7 @@ class ShardHost(Generic[S]):
 
     def _is_confirmed(self, effects: Effects) -> bool:
         """Append a barrier if there are other replicas; if that is refused, refuse the pending requests too."""
-        if self.partition.leading is None:
+        if self.partition.leader_role is None:
             return True
         try:
             if not self.is_current:
@@ -423,7 +423,7 @@ class ShardHost(Generic[S]):
     def _let_time_pass(self) -> None:
         self._is_in_turn = False
         if self.is_active:
-            self.run(lambda shard, now_ms: shard.on_time(now_ms))
+            self.run(lambda shard, now_ms: shard.on_timer(now_ms))
 
 
 def error_for_clients(refused: Refused) -> ErrorCode:
@@ -480,6 +480,7 @@ class Coordination(Generic[S]):
         self._shard_hosts: dict[int, ShardHost[S]] = {}
         self._to_load: deque[ShardHost[S]] = deque()
         self._is_loading = False
+        self._is_stopped = False
         self._count = 0
         self._turns = Turns(clock)
 
@@ -496,8 +497,10 @@ class Coordination(Generic[S]):
         """Follow the internal topic: it has `count` partitions, and `partitions` are those with a replica here.
 
         Load the shard of each partition this node leads, and resign those it no longer leads or leads in another
-        epoch.
+        epoch. After `stop` nothing is loaded: the creation of the topic may end while the node drains.
         """
+        if self._is_stopped:
+            return
         self._count = count
         led = {partition.name.partition: partition for partition in partitions if partition.is_leader}
         # Remove them first, so that nothing can reach an old shard host while it resigns.
@@ -635,6 +638,7 @@ class Coordination(Generic[S]):
             shard_host.run_once_active(decide)
 
     def stop(self) -> None:
+        self._is_stopped = True
         shard_hosts, self._shard_hosts = self._shard_hosts, {}
         self._to_load.clear()
         for shard_host in shard_hosts.values():

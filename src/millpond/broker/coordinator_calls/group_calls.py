@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from millpond.base.errors import Refused
 from millpond.base.later import Later
@@ -32,18 +32,23 @@ def ask_group(
     return reply.recover(Refused, lambda refused: refuse_group(call, kept, refused))
 
 
+AskGroup: TypeAlias = Callable[["CoordinationContext", Call, str, Message], Later[Any]]
+
+
 def handle_for_group(coordination: CoordinationContext, call: Call, request: Any) -> Outcome:
     """The handler of requests about the one group in their `group_id`."""
     return ask_group(coordination, call, request.group_id, request)
 
 
-def handler_for_groups(names: str, results: str) -> Callable[[NodeContext, CoordinationContext, Call, Any], Outcome]:
+def handler_for_groups(
+    names: str, results: str, ask: AskGroup = ask_group
+) -> Callable[[NodeContext, CoordinationContext, Call, Any], Outcome]:
     """A handler that asks about each group in the request's `names` and joins the `results` of the responses."""
 
     def handle(node: NodeContext, coordination: CoordinationContext, call: Call, request: Any) -> Outcome:
         kind = type(request)
         groups = dict.fromkeys(getattr(request, names))
-        questions = (partial(ask_group, coordination, call, each, kind(**{names: [each]})) for each in groups)
+        questions = (partial(ask, coordination, call, each, kind(**{names: [each]})) for each in groups)
         answered = ask_in_steps(node.clock, questions, GROUPS_AT_ONCE)
         return answered.map(lambda responses: join(call, request, responses))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from millpond.base.settings import Settings
 from millpond.broker.coordination.coordination import ShardHost
 from millpond.broker.coordinator_calls.group_history import keep_history
+from millpond.broker.coordinator_calls.share_groups import initialize_state
 from millpond.broker.replication.partitions import Partition
 from millpond.broker.security.authorizer import asks_for_rights
 from millpond.config import node as node_settings
@@ -19,6 +20,7 @@ from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
 from millpond.coordinators.groups.memory import GroupMemory
 from millpond.coordinators.groups.settings import MINUTE_MS, GroupSettings
 from millpond.coordinators.groups.shard import GroupShard
+from millpond.coordinators.groups.share.settings import ShareGroupSettings
 
 if TYPE_CHECKING:
     from millpond.broker.context import (
@@ -52,11 +54,11 @@ def group_shard_host(
     def history_bytes() -> int:
         return sum(shard.memory.history_bytes for shard in coordination.groups.shards())
 
-    shard_host = ShardHost(
+    shard_host: ShardHost[GroupShard] = ShardHost(
         make_shard,
         partition,
         node.clock,
-        _no_orders,
+        lambda order: initialize_state(coordination, shard_host, order),
         metadata.lifecycle.has_lease,
         partial(keep_history, node, metadata, data, coordination),
     )
@@ -86,8 +88,10 @@ def group_settings(of_node: Settings) -> GroupSettings:
             classic_max_bytes=of_node[GROUP_CLASSIC_MAX_BYTES],
             hides_topics=asks_for_rights(of_node),
         ),
+        share=ShareGroupSettings(
+            heartbeat_interval_ms=of_node[node_settings.GROUP_SHARE_HEARTBEAT_INTERVAL_MS],
+            session_timeout_ms=of_node[node_settings.GROUP_SHARE_SESSION_TIMEOUT_MS],
+            max_size=of_node[node_settings.GROUP_SHARE_MAX_SIZE],
+            member_max_bytes=of_node[GROUP_MEMBER_MAX_BYTES],
+        ),
     )
-
-
-def _no_orders(order: object) -> None:
-    raise AssertionError(f"a group coordinator gives no orders: {order}")

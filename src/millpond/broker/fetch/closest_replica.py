@@ -15,15 +15,15 @@ def closest_replica(source: FetchSource, partition: Partition, rack: str, offset
 
     Only leaders redirect consumers. Partitions with several replicas in the rack are spread over them.
     """
-    leading = partition.leading
+    leader_role = partition.leader_role
     brokers = source.image.brokers
-    if leading is None or _rack_of(brokers.get(source.node_id)) == rack:
+    if leader_role is None or _rack_of(brokers.get(source.node_id)) == rack:
         return None
-    near = [node_id for node_id in leading.readable_at(offset) if _rack_of(brokers.get(node_id)) == rack]
+    near = [node_id for node_id in leader_role.readable_at(offset) if _rack_of(brokers.get(node_id)) == rack]
     if not near:
         return None
     node_id = sorted(near)[partition.name.partition % len(near)]
-    leading.send_reader_to(node_id)
+    leader_role.send_reader_to(node_id)
     return node_id
 
 

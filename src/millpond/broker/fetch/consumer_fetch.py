@@ -15,6 +15,7 @@ from millpond.broker.fetch.pending_fetch import LaterFetch
 from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.requests.replies import Outcome, release_ranges
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS, REPLICA_SELECTOR_CLASS
+from millpond.log.partition_log import ABORTED_MAX
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -150,10 +151,15 @@ class ConsumerFetch(LaterFetch):
     ) -> tuple[int, bool]:
         """The bytes read so far, and whether one of these partitions must be answered at once."""
         is_urgent = False
+        aborted_count = 0
         for requested in partitions:
-            data, ranges = self._read_one(requested, bytes_max - read_bytes, is_first=read_bytes == 0)
+            # The others have to wait for the next fetch, as they do when the response has no room for more bytes.
+            bytes_left = bytes_max - read_bytes if aborted_count < ABORTED_MAX else 0
+            data, ranges = self._read_one(requested, bytes_left, is_first=read_bytes == 0)
             for part in ranges:
                 read_bytes += part.length
+            if data.aborted_transactions:
+                aborted_count += len(data.aborted_transactions)
             if data.error_code or data.preferred_read_replica >= 0:
                 is_urgent = True
             self._reads.append((requested, data, ranges))
@@ -177,7 +183,7 @@ class ConsumerFetch(LaterFetch):
                 replica = closest_replica(self._source, partition, self._rack, offset)
                 if replica is not None:
                     return self._redirected(replica, partition), []
-            if not partition.is_leader and not partition.holds(offset):
+            if not partition.is_leader and not partition.contains(offset):
                 # Only the leader's log decides: each replica deletes old segments at its own time.
                 raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
             high_watermark, stable_offset, start_offset, ranges, aborted = read_committed(
@@ -222,6 +228,15 @@ class ConsumerFetch(LaterFetch):
         self._reads = []
 
     # Waiting.
+
+    def wait(self, wait_ms: int) -> None:
+        self._connection.add_pending_partitions(len(self._context.partitions))
+        super().wait(wait_ms)
+
+    def _stop_waiting(self) -> None:
+        if self._is_counted:
+            self._connection.add_pending_partitions(-len(self._context.partitions))
+        super()._stop_waiting()
 
     def _watch(self, reads: Iterable[_Read]) -> None:
         for requested, _, ranges in reads:

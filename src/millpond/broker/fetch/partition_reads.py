@@ -45,19 +45,26 @@ def read_committed(
     high_watermark = partition.committed_offset
     stable_offset = log.stable_offset(high_watermark)
     upper_offset = stable_offset if stable_only else high_watermark
-    if offset == upper_offset and log.start_offset <= upper_offset <= log.end_offset and log.is_online:
+    start_offset = log.start_offset
+    if offset == upper_offset and start_offset <= upper_offset <= log.end_offset and log.is_online:
         # The consumer has caught up, which is the most common case: no lookup is needed.
-        return PartitionRead(high_watermark, stable_offset, log.start_offset, [], [])
+        return PartitionRead(high_watermark, stable_offset, start_offset, [], [])
+    bytes_max = min(bytes_max, max(bytes_left, 0))
     ranges, upper_offset = partition.read(
-        offset,
-        min(bytes_max, max(bytes_left, 0)),
-        at_least_one_batch=at_least_one_batch,
-        upper_offset=upper_offset,
+        offset, bytes_max, at_least_one_batch=at_least_one_batch, upper_offset=upper_offset
     )
     aborted: list[tuple[int, int]] = []
     if stable_only and ranges:
         try:
-            aborted = log.aborted_transactions(offset, upper_offset)
+            aborted, end = log.limited_aborted_transactions(offset, upper_offset)
+            if end < upper_offset:
+                fewer, _ = partition.read(offset, bytes_max, at_least_one_batch=at_least_one_batch, upper_offset=end)
+                if fewer:
+                    release_ranges(ranges)
+                    ranges = fewer
+                else:
+                    # Compaction has removed everything before: the consumer would not get on.
+                    aborted = log.aborted_transactions(offset, upper_offset)
         except Refused:
             # The index of aborted transactions may be unreadable though the records are not.
             release_ranges(ranges)

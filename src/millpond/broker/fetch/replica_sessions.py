@@ -38,8 +38,7 @@ SHARE_BYTES_MIN: Final = 1 << 20
 """Each partition may have this much of a response, however many have records."""
 
 REQUESTED_AT_ONCE: Final = 1_000
-"""A request that names more partitions is taken in steps. One with fewer may be cancelled while it is pending, and a
-cancelled request must not leave steps behind whose files are never released."""
+"""A request that names more partitions is taken in steps."""
 
 REQUESTED_PER_STEP: Final = 500
 
@@ -48,6 +47,10 @@ READ_AT_ONCE: Final = 500
 
 ADVANCED_MAX: Final = 500
 """How many partitions without records one response has, only because their high watermark has advanced."""
+
+FORGOTTEN_MAX: Final = 1_000
+"""The most forgotten partitions whose last records are remembered: a follower that cannot append forgets one for a
+while."""
 
 _Key: TypeAlias = tuple[UUID, int]
 """Topic id and index of a partition."""
@@ -211,21 +214,34 @@ class ReplicaSession:
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 self._drop((forgotten.topic_id, index))
+        if len(self._sent) > len(self._requested) + FORGOTTEN_MAX:
+            self._sent = {key: sent for key, sent in self._sent.items() if key in self._requested}
         if sum(len(topic.partitions) for topic in request.topics) > REQUESTED_AT_ONCE:
-            return in_turns(self._fetch_in_steps(request)).chain(_as_later)
+            return self._fetch_large(request, in_turns)
         for topic in request.topics:
             for each in topic.partitions:
                 self._request((topic.topic_id, each.partition), each)
         return self._answer_or_wait(request)
 
-    def _fetch_in_steps(self, request: m.FetchRequest) -> Steps[Outcome]:
+    def _fetch_large(self, request: m.FetchRequest, in_turns: InTurns) -> Later[Any]:
+        outcome: Later[Any] | None = None
+
+        def is_cancelled() -> bool:
+            return outcome is not None and outcome.ended
+
+        outcome = in_turns(self._fetch_in_steps(request, is_cancelled)).chain(_as_later)
+        return outcome
+
+    def _fetch_in_steps(self, request: m.FetchRequest, is_cancelled: Callable[[], bool]) -> Steps[Outcome]:
         requested = ((topic.topic_id, each) for topic in request.topics for each in topic.partitions)
-        for some in in_slices(requested, REQUESTED_PER_STEP):
-            if self._has_ended:
-                return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        slices = in_slices(requested, REQUESTED_PER_STEP)
+        while not self._has_ended and (some := next(slices, None)):
             for topic_id, each in some:
                 self._request((topic_id, each.partition), each)
             yield None
+            if is_cancelled() and not self._has_ended:
+                # The connection has closed: nothing would release the files of a response.
+                self.end()
         if self._has_ended:
             return _refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         # Another request of the session may be pending by now, on another connection.
@@ -268,9 +284,9 @@ class ReplicaSession:
         except Refused:
             # The response has the error.
             return
-        if requested.is_consistent and partition.leading is not None:
+        if requested.is_consistent and partition.leader_role is not None:
             # The follower has everything below its fetch offset.
-            partition.leading.on_fetch(self.node_id, self.broker_epoch, requested.offset, requested.start_offset)
+            partition.leader_role.on_fetch(self.node_id, self.broker_epoch, requested.offset, requested.start_offset)
 
     def _check_repeats(self, requested: _RequestedPartition, partition: Partition) -> None:
         sent = self._sent.get(requested.key)
@@ -309,15 +325,15 @@ class ReplicaSession:
         requested = self._requested.get((partition.topic_id, partition.name.partition))
         if requested is None or requested.is_sent or requested.key in self._ready:
             return
-        if requested.is_consistent and partition.leading is not None:
-            partition.leading.on_caught_up(self.node_id, self.broker_epoch, requested.offset)
+        if requested.is_consistent and partition.leader_role is not None:
+            partition.leader_role.on_caught_up(self.node_id, self.broker_epoch, requested.offset)
         # The follower had caught up, and what is new has just been written.
         requested.is_warm = True
         self._mark_ready(requested)
 
     def on_commit(self, partition: Partition) -> None:
         self._advanced[partition.topic_id, partition.name.partition] = None
-        if partition.leading is not None and partition.leading.is_read_at(self.node_id):
+        if partition.leader_role is not None and partition.leader_role.is_read_at(self.node_id):
             self._is_urgent = True
             self._wake()
 
@@ -421,7 +437,7 @@ class ReplicaSession:
             return failed_partition(index, refusal.code, partition), []
         if ranges and not requested.is_warm:
             ranges = self._warm(requested, ranges)
-        if ranges and partition.holds_back(self.node_id):
+        if ranges and partition.throttles(self.node_id):
             ranges = self._throttle(requested, ranges)
         data = _partition_data(partition, [*ranges])
         if requested.offset < partition.log.evidence_floor:
@@ -439,11 +455,11 @@ class ReplicaSession:
         """Where the follower's log diverges from ours, if it does. Refused if this is not its leader."""
         partition.check_leader_epoch(requested.leader_epoch)
         partition.check_leads()
-        if partition.leading is None:
+        if partition.leader_role is None:
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"{partition.name} has no other replica")
-        partition.leading.check_replica(self.node_id, self.broker_epoch)
-        diverging = partition.leading.divergence(requested.offset, requested.last_epoch)
-        if diverging is None and partition.leading.must_start_over(
+        partition.leader_role.check_replica(self.node_id, self.broker_epoch)
+        diverging = partition.leader_role.divergence(requested.offset, requested.last_epoch)
+        if diverging is None and partition.leader_role.must_start_over(
             self.node_id, self.broker_epoch, requested.offset, requested.start_offset, requested.last_epoch
         ):
             return FROM_SCRATCH

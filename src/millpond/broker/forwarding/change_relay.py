@@ -22,7 +22,7 @@ QUORUM_VERSION = 1
 
 def relay_change(metadata: MetadataContext, call: Call, request: m.Message) -> Later[Any]:
     """The controller's response, once what was committed by then is applied here. Refused without a controller."""
-    asked = metadata.controller_channel.ask(request, call.version, forward_ms(request))
+    asked = metadata.controller_channel.ask(request, call.version, forward_ms(request), is_change=True)
     return asked.chain(lambda response: caught_up(metadata).map(lambda _: response))
 
 

@@ -36,7 +36,7 @@ def ask_for_client(
     version = call.version if version is None else version
     if call.meter is not None and call.meter.mutations is not None:
         return _ask_enveloped(metadata, call, request, version, attempts)
-    return metadata.controller_channel.ask(request, version, forward_ms(request), attempts=attempts)
+    return metadata.controller_channel.ask(request, version, forward_ms(request), attempts=attempts, is_change=True)
 
 
 def relay_enveloped(metadata: MetadataContext, call: Call, request: m.Message) -> Later[Any]:
@@ -64,7 +64,7 @@ def _ask_enveloped(
         answer, _ = m.response_class(key).decode(response.response_data, version, position)
         return answer
 
-    asked = metadata.controller_channel.ask(envelope, VERSION, forward_ms(request), attempts=attempts)
+    asked = metadata.controller_channel.ask(envelope, VERSION, forward_ms(request), attempts=attempts, is_change=True)
     return asked.map(unfold)
 
 

@@ -36,7 +36,7 @@ class Loggers:
     def change(self, changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
         """Set all levels, or none if one of them is refused."""
         if len({change.name for change in changes}) < len(changes):
-            raise Refused(ErrorCode.INVALID_REQUEST, "a logger is named more than once")
+            raise Refused(ErrorCode.INVALID_REQUEST, "a logger appears more than once in the request")
         for change in changes:
             _check(change)
         if not validate_only:

@@ -54,6 +54,9 @@ CHECKS_PER_INTERVAL: Final = 3
 NEXT_SLICE_MS: Final = 1_000
 """Delay between two slices of preferred leader elections for the same broker."""
 
+WRITE_AGAIN_MS: Final = 500
+"""Delay before a slice that could not be written is decided again."""
+
 LATE_MS: Final = 50
 """A check that runs this late means the loop stalled, so heartbeats may be waiting unread in its sockets."""
 
@@ -185,7 +188,8 @@ class Heartbeats:
                 self._log_state_change(image, beat, decision.reply)
             return decision
 
-        response = self._controller.submit(decide)
+        # Confirmed below, with the slack that a lease has.
+        response = self._controller.submit(decide, confirms=False)
         if decided and decided[0].verdict.ok:
             # The heartbeat counts as soon as it arrives, whenever the resulting records are committed.
             self._record_heartbeat(beat.broker_id)
@@ -319,7 +323,7 @@ class Heartbeats:
                 self._journal("broker fenced", broker=broker_id, reason=why)
             return decision
 
-        fenced = self._controller.submit(decide)
+        fenced = self._controller.submit(decide, confirms=False)
         fenced.then(lambda is_done: None if is_done else self._settle(broker_id), _unless_deposed)
 
     # Committed records.
@@ -363,13 +367,21 @@ class Heartbeats:
             if jobs_of_term is not self._sliced_jobs:
                 return
             slices: list[Decision[bool]] = []
+            refusals: list[Exception] = []
 
             def decide(image: Image) -> Decision[bool]:
                 slices.append(decide_slice(image))
                 return slices[0]
 
-            self._controller.submit(decide).then(lambda _: None, _unless_deposed)
-            if slices and not slices[0].reply:
+            def refuse(failure: Exception) -> None:
+                _unless_deposed(failure)
+                refusals.append(failure)
+
+            self._controller.submit(decide, confirms=False).then(lambda _: None, refuse)
+            if slices and refusals:
+                # The disk has no space for it. Nobody else would ask for this slice again.
+                self._clock.call_later(WRITE_AGAIN_MS, step)
+            elif slices and not slices[0].reply:
                 # Yield to the loop between two slices, without waiting for the first to be committed.
                 self._clock.call_soon(step)
             else:
@@ -413,7 +425,7 @@ class Heartbeats:
                 self._journal("preferred leader elected", broker=broker_id, partitions=len(slices[0].records))
             return Decision(tuple(slices[0].records), None)
 
-        self._controller.submit(decide).then(lambda _: None, _unless_deposed)
+        self._controller.submit(decide, confirms=False).then(lambda _: None, _unless_deposed)
         return not slices or slices[0].is_last
 
 

@@ -97,7 +97,7 @@ def collect_metadata(
     )
     page.gauge("millpond_cluster_topics", "Topics of the cluster.").add(len(image.topics))
     page.gauge("millpond_cluster_partitions", "Partitions of the cluster.").add(image.partitions_total)
-    leaderless = page.gauge("millpond_cluster_partitions_leaderless", "Those that nobody leads.")
+    leaderless = page.gauge("millpond_cluster_partitions_leaderless", "Partitions without a leader.")
     unopened = page.gauge(
         "millpond_partitions_offline", "Partitions with a replica on this node whose log is not open, or has failed."
     )

@@ -190,7 +190,8 @@ class GroupMetrics:
         """Partitions with a committed offset, and all other partitions of these and of the subscribed topics."""
         names = dict.fromkeys(each.topic for each in committed)
         group = shard.groups.get(group_id)
-        if group is not None:
+        # A share group has no committed offsets, so it has no lag of this kind.
+        if group is not None and group.type_name != "share":
             names.update(dict.fromkeys(sorted(group.subscribed_topics)))
         topics = self._metadata.image.topics
         others = (

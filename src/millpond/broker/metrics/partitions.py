@@ -67,7 +67,7 @@ def collect_partitions(page: Exposition, data: DataContext, *, is_named: bool = 
                 behind.add(int(is_behind), named)
             led_count += 1
             behind_count += is_behind
-            unwritable_count += partition.leading is not None and not partition.leading.is_writable
+            unwritable_count += partition.leader_role is not None and not partition.leader_role.is_writable
         page.seal()
         yield None
     led_total.add(led_count)

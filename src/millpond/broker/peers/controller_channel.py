@@ -1,8 +1,9 @@
 """Sends requests to the active controller: a local call when it is this node, over the network otherwise.
 
 An attempt that reaches a node that is no longer the controller, or whose response is lost, is repeated until the
-timeout. So a request may be served twice, as when a client retries after a lost response. `Attempts` reports that to
-callers for which it matters.
+timeout. So a request may be served twice, as when a client retries after a lost response. All attempts at a change
+have the same change id, by which a controller recognizes the second. `Attempts` reports repeated attempts to callers
+that compare the response with the metadata: the controller may be another one by then.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from millpond.broker.peers.requester import RequestLost
 from millpond.wire import model
 
 if TYPE_CHECKING:
-    from millpond.base.ports import Clock, Timer
+    from millpond.base.ports import Clock, Entropy, Timer
     from millpond.wire.messages import Message
 
 AGAIN_MS = 50
@@ -44,11 +45,11 @@ class Leadership(Protocol):
     def leader_id(self) -> int: ...
 
 
-AskHere = Callable[["Message", int], Later[Any]]
-"""Takes request and version; this node's own handler responds."""
+AskHere = Callable[["Message", int, str | None], Later[Any]]
+"""Takes request, version and change id; this node's own handler responds."""
 
-AskNode = Callable[[int, "Message", int, int], Later[Any]]
-"""Takes node id, request, version and timeout in ms; the response of that node, or RequestLost."""
+AskNode = Callable[[int, "Message", int, int, str | None], Later[Any]]
+"""Takes node id, request, version, timeout in ms and change id; the response of that node, or RequestLost."""
 
 
 class Attempts:
@@ -62,8 +63,11 @@ class Attempts:
 
 
 class ControllerChannel:
-    def __init__(self, clock: Clock, leadership: Leadership, ask_here: AskHere, ask_node: AskNode) -> None:
+    def __init__(
+        self, clock: Clock, entropy: Entropy, leadership: Leadership, ask_here: AskHere, ask_node: AskNode
+    ) -> None:
         self._clock = clock
+        self._entropy = entropy
         self._leadership = leadership
         self._ask_here = ask_here
         self._ask_node = ask_node
@@ -76,12 +80,14 @@ class ControllerChannel:
         here: Callable[[], Later[Any]] | None = None,
         attempts: Attempts | None = None,
         is_final: Callable[[Any], bool] = lambda _: True,
+        is_change: bool = False,
     ) -> Later[Any]:
-        """The controller's response. Refused when none came in this time: with NOT_CONTROLLER where nobody was asked,
-        with REQUEST_TIMED_OUT where somebody was and may still do it. `here` answers, should this node become the
-        controller meanwhile, a client whose connection matters to the answer. A response that is not `is_final` is
-        dropped, and the controller asked again."""
-        ask_here = partial(self._ask_here, request, version) if here is None else here
+        """The controller's response. Refused when none came in this time: with NOT_CONTROLLER if no controller got
+        the request, with REQUEST_TIMED_OUT if one did and may still execute it. `here` answers, should this
+        node become the controller meanwhile, a client whose connection matters to the answer. A response that
+        is not `is_final` is dropped, and the controller asked again."""
+        change_id = self._entropy.uuid().hex if is_change and not self._leadership.is_active else None
+        ask_here = partial(self._ask_here, request, version, change_id) if here is None else here
         asking = _Asking(
             self._clock,
             self._leadership,
@@ -92,6 +98,7 @@ class ControllerChannel:
             timeout_ms,
             attempts or Attempts(),
             is_final,
+            change_id,
         )
         asking.attempt()
         return asking.answer
@@ -111,6 +118,7 @@ class _Asking:
         timeout_ms: int,
         attempts: Attempts,
         is_final: Callable[[Any], bool],
+        change_id: str | None,
     ) -> None:
         self.answer: Later[Any] = Later(self._end)
         self._clock = clock
@@ -122,6 +130,7 @@ class _Asking:
         self._until_ms = clock.monotonic_ms() + timeout_ms
         self._attempts = attempts
         self._is_final = is_final
+        self._change_id = change_id
         self._was_sent = False
         self._reply: Later[Any] | None = None
         self._timer: Timer | None = None
@@ -142,7 +151,7 @@ class _Asking:
             self._again()
             return
         left_ms = max(self._until_ms - self._clock.monotonic_ms(), 1)
-        self._await(self._ask_node(leader_id, self._request, self._version, left_ms))
+        self._await(self._ask_node(leader_id, self._request, self._version, left_ms, self._change_id))
         self._look_later(leader_id)
 
     def _await(self, reply: Later[Any]) -> None:
@@ -167,7 +176,7 @@ class _Asking:
     def _again(self) -> None:
         self._stop_try()
         if self._clock.monotonic_ms() + AGAIN_MS >= self._until_ms:
-            self.answer.fail(_too_late() if self._was_sent else _nobody())
+            self.answer.fail(_too_late() if self._was_sent else _no_controller())
         elif not self.answer.ended:
             self._timer = self._clock.call_later(AGAIN_MS, self.attempt)
 
@@ -197,12 +206,15 @@ class _Asking:
         self._stop_try()
 
 
-def _nobody() -> Refused:
+def _no_controller() -> Refused:
     return Refused(ErrorCode.NOT_CONTROLLER, "the cluster has no active controller at the moment")
 
 
 def _too_late() -> Refused:
-    return Refused(ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time; the outcome is open")
+    return Refused(
+        ErrorCode.REQUEST_TIMED_OUT,
+        "the controller did not answer in time; it is not known whether the change was made",
+    )
 
 
 def forward_ms(request: Message) -> int:

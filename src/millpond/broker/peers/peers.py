@@ -6,8 +6,9 @@ separate `Peers`: on a shared one they would delay those that must not wait, suc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from millpond.base.later import Later, failed
 from millpond.base.named_tuple import NamedTuple
@@ -19,6 +20,19 @@ from millpond.config.node import ClusterNode, cluster_nodes, controller_nodes
 from millpond.metadata.image import Image
 from millpond.quorum.voters import Voter
 from millpond.wire.messages import Message
+
+_CHANGE_MARK: Final = "-change-"
+"""Between a node's client id and the id of a forwarded change, the same in all attempts of the forwarding node.
+
+Every version of every request has a client id, and earlier versions of Millpond look only at how it begins.
+"""
+_CHANGE: Final = re.compile(_CHANGE_MARK + "([0-9a-f]{32})$")
+
+
+def change_id_of(client_id: str | None) -> str | None:
+    match = _CHANGE.search(client_id or "")
+    return None if match is None else match[1]
+
 
 Addresses = Callable[[int], tuple[str, int] | None]
 """The address of a node; None if unknown."""
@@ -43,12 +57,14 @@ class Peers:
         self._addresses = addresses
         self._requesters: dict[int, tuple[tuple[str, int], Requester]] = {}
 
-    def ask(self, node_id: int, request: Message, version: int, timeout_ms: int) -> Later[Any]:
+    def ask(
+        self, node_id: int, request: Message, version: int, timeout_ms: int, change_id: str | None = None
+    ) -> Later[Any]:
         """The node's response, or RequestLost: the request may or may not have been served, or the node's address is
-        unknown."""
+        unknown. A change id is appended to the client id."""
         address = self._addresses(node_id)
         if address is None:
-            return failed(RequestLost(f"nobody knows where node {node_id} is"))
+            return failed(RequestLost(f"the address of node {node_id} is unknown"))
         known = self._requesters.get(node_id)
         if known is None or known[0] != address:
             if known is not None:
@@ -62,7 +78,8 @@ class Peers:
                 is_shared=self._is_shared,
             )
             known = self._requesters[node_id] = address, requester
-        return known[1].ask(request, version, timeout_ms)
+        client_id = self._client_id if change_id is None else self._client_id + _CHANGE_MARK + change_id
+        return known[1].ask(request, version, timeout_ms, client_id)
 
     def close(self) -> None:
         """Abort all connections; requests in flight are lost."""

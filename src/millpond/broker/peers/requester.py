@@ -83,9 +83,9 @@ class Requester:
     def in_flight(self) -> int:
         return 0 if self._connection is None else len(self._connection.in_flight)
 
-    def ask(self, request: Message, version: int, timeout_ms: int) -> Later[Any]:
-        """The response, or RequestLost, also on timeout."""
-        connection, asked = self._send(request, version)
+    def ask(self, request: Message, version: int, timeout_ms: int, client_id: str | None = None) -> Later[Any]:
+        """The response, or RequestLost, also on timeout. `client_id` replaces the usual one."""
+        connection, asked = self._send(request, version, client_id or self.client_id)
         connection.in_flight.append(asked)
         self._wait(connection, asked, timeout_ms)
         return asked.response
@@ -104,7 +104,7 @@ class Requester:
 
     def tell(self, request: Message, version: int) -> None:
         """Send a request that gets no response (produce with acks=0)."""
-        self._send(request, version)
+        self._send(request, version, self.client_id)
 
     def disconnect(self) -> None:
         """Abort the connection; requests in flight are lost."""
@@ -120,14 +120,14 @@ class Requester:
         self._overdue.add(connection)
         connection.abandon(asked)
 
-    def _send(self, request: Message, version: int) -> tuple[_Connection, _InFlight]:
+    def _send(self, request: Message, version: int, client_id: str) -> tuple[_Connection, _InFlight]:
         assert request.API_KEY is not None
         connection = self._connection or self._connect()
         self._correlation_id += 1
         asked = _InFlight(self._correlation_id, request.API_KEY, version)
-        frame = encode_request_header(
-            request.API_KEY, version, asked.correlation_id, self.client_id
-        ) + request.encode(version)
+        frame = encode_request_header(request.API_KEY, version, asked.correlation_id, client_id) + request.encode(
+            version
+        )
         connection.link.send([_LENGTH.pack(len(frame)) + frame])
         return connection, asked
 
@@ -174,7 +174,7 @@ class _Connection:
 
     def _take(self, frame: memoryview) -> None:
         if not self.in_flight:
-            raise MalformedMessage("a response that nobody asked for")
+            raise MalformedMessage("a response without a request")
         asked = self.in_flight[0]
         correlation_id, position = decode_response_header(frame, asked.api_key, asked.version)
         if correlation_id != asked.correlation_id:

@@ -44,7 +44,7 @@ Permits = dict[tuple[str, int], "Verification | Refused | None"]
 Absent = dict[PartitionKey, ErrorCode]
 """Partitions that were not open here when the coordinator was asked about the others, with the reason."""
 
-_REPEATED = "the partition is named more than once in the request: send its batches one after another"
+_REPEATED = "the partition appears more than once in the request: send its batches one after another"
 
 
 class ProduceRun:
@@ -230,13 +230,20 @@ def append_in_transaction(
             )
             permits.append(permit.recover(Refused, lambda refused: refused))
     order_key = PRODUCE, call.connection, transactional_id
+    waiting_bytes = 0
     if coordination.append_order.is_waiting(order_key) or not all(permit.ended for permit in permits):
         # The frame's buffer serves the next request while this one waits.
+        waiting_bytes = sum(
+            len(entry.records or b"") for topic in request.topic_data for entry in topic.partition_data
+        )
+        call.connection.add_waiting_bytes(waiting_bytes)
         for topic in request.topic_data:
             for entry in topic.partition_data:
                 entry.records = memoryview(bytearray(entry.records or b""))
 
     def append(answers: list[Verification | Refused | None]) -> Later[Response]:
+        if waiting_bytes:
+            call.connection.add_waiting_bytes(-waiting_bytes)
         permitted = dict(zip(names, answers, strict=True))
         outcome = ProduceRun(node, security, metadata, data, call, request, permitted, absent).outcome()
         return outcome if isinstance(outcome, Later) else done(outcome)

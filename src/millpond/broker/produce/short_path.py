@@ -58,6 +58,8 @@ def answer_short(
         connection.reply_frame(reply)
         node.requests.on_produced(PRODUCE, connection.arrived_us, partition.acknowledged)
     else:
+        # A frame has up to 2 MiB, and may wait for its commit with many others.
+        request.release()
         refuse = partial(_refusal, node, metadata, data)
         data.acknowledgements.reply(connection, request, partition, offset + request.record_count, reply, refuse)
     return True

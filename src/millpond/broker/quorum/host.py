@@ -75,7 +75,7 @@ class ReplicaState(NamedTuple):
 
 
 class StartWorkers:
-    """Workers that run jobs inline while the node starts and the loop serves no one."""
+    """Workers that run jobs inline while the node starts and the loop serves no requests."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -315,7 +315,7 @@ class QuorumHost:
         since_ms = max(self._confirmations.values())
         followed = {voter: self._proofs.followed_ms(voter, self.epoch) for voter in self.voters}
         silent = frozenset(voter for voter, moment in followed.items() if moment is None or moment < since_ms)
-        if any(each.fetch.replica in silent for each in role.parked.values()):
+        if any(each.fetch.replica in silent for each in role.pending_fetches.values()):
             # A follower that gets a response fetches again at once, which is the proof.
             self._step(Poll(silent))
 

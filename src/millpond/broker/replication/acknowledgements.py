@@ -142,7 +142,7 @@ class Acknowledgements:
     def _wait(self, partition: Partition, end_offset: int, timeout_ms: int, end: _End) -> Later[None] | None:
         """Call `end` once all below `end_offset` is committed or refused; returns the wait unless others share it."""
         patience_ms = min(max(timeout_ms, 0), self._wait_ms_max())
-        if partition.leading is not None:
+        if partition.leader_role is not None:
             return self._wait_for_commit(partition, end_offset, patience_ms, end)
         if not self._coming:
             self._clock.call_soon(self._end_turn)
@@ -173,9 +173,9 @@ def _end_all(group: list[tuple[int, _End]], failure: Exception | None) -> None:
 
 
 def _timed_out(partition: Partition) -> Refused:
-    if partition.leading is None:
+    if partition.leader_role is None:
         return Refused(ErrorCode.REQUEST_TIMED_OUT, "the disk sync did not finish in time; the outcome is unknown")
-    if not partition.leading.is_writable:
+    if not partition.leader_role.is_writable:
         return Refused(
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "too few replicas are in sync; the outcome is unknown"
         )

@@ -126,7 +126,7 @@ class ReplicaFetchers:
         """Fetch from the partition's current leader, in its current leader epoch."""
         self.forget(partition)
         follower = partition.follower
-        assert follower is not None, f"{partition.name.folder} follows nobody"
+        assert follower is not None, f"{partition.name.folder} follows no leader"
         if self._is_stopped:
             return
         fetcher = self._fetchers.get(follower.leader)
@@ -231,7 +231,7 @@ class _Fetcher:
             self._set_apart(replica)
             self._note_start(replica)
             return
-        if replica.partition.is_held_back and (
+        if replica.partition.is_throttled and (
             held_ms := self._services.throttle.held_ms(self._clock.monotonic_ms())
         ):
             self._set_apart(replica)
@@ -499,7 +499,7 @@ class _Fetcher:
         except Refused as refusal:
             self._complain(replica, refusal)
             return False
-        if replica.partition.is_held_back:
+        if replica.partition.is_throttled:
             self._services.throttle.count(len(records), self._clock.monotonic_ms())
         return True
 
@@ -603,7 +603,7 @@ class _Fetcher:
         elif truncation.keeps:
             services.journal(CUT_BELOW_COMMITTED, committed=committed, **facts)
         else:
-            services.journal("replica begins anew" if is_new_start else "replica is cut back", **facts)
+            services.journal("replica restarted empty" if is_new_start else "replica truncated", **facts)
         services.cuts.add(partition)
 
         def ended(error: OSError | None) -> None:

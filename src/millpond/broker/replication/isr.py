@@ -1,4 +1,4 @@
-"""ISR maintenance: requests from the controller the ISR changes that this node's leaders want.
+"""ISR maintenance: asks the controller for the ISR changes its leaders want.
 
 A replica that has caught up joins at once. Lagging replicas are looked for every half of `replica.lag.time.max.ms`.
 Changes wanted in one turn of the event loop share one AlterPartition request. One request is in flight at a time,
@@ -32,40 +32,52 @@ if TYPE_CHECKING:
 VERSION: Final = 3
 RECOVERED: Final = 0
 
-ASK_MS: Final = 5_000
+REQUEST_TIMEOUT_MS: Final = 5_000
 """Timeout of a request to the controller."""
 
-AGAIN_MS: Final = 500
+RETRY_DELAY_MS: Final = 500
 """How long to wait for the metadata before the request is repeated."""
 
 LATE_MS: Final = 50
 """A check that runs later than this means the event loop stalled: unread fetches may show that followers keep up."""
 
-SECOND_LOOK_MS: Final = 250
-LOOKS_AT_ONCE: Final = 200
+RECHECK_MS: Final = 250
+CHECKS_PER_TURN: Final = 200
 """Partitions checked per turn of the event loop."""
 
-ASKED_AT_ONCE: Final = 500
+PARTITIONS_PER_REQUEST_MAX: Final = 500
 """Partitions per AlterPartition request."""
+
+SHRINK: Final = "shrink"
+EXPANSION: Final = "expansion"
+CONFIRMATION: Final = "confirmation"
+"""Kinds of ISR changes in the journal. A recovering leader confirms itself as the only member."""
 
 AskController = Callable[["Message", int, int], Later[Any]]
 
 
 class _Asked(NamedTuple):
     partition: Partition
-    leading: LeaderRole
+    leader_role: LeaderRole
     request: IsrRequest
 
     @property
     def is_open(self) -> bool:
         """Whether neither the metadata nor the controller has settled it yet."""
-        return self.partition.leading is self.leading and self.leading.pending is self.request
+        return self.partition.leader_role is self.leader_role and self.leader_role.pending is self.request
 
     @property
     def is_current(self) -> bool:
         """Whether the partition's metadata has not changed since."""
-        epoch = self.leading.view.partition_epoch
-        return self.partition.leading is self.leading and epoch == self.request.partition_epoch
+        epoch = self.leader_role.view.partition_epoch
+        return self.partition.leader_role is self.leader_role and epoch == self.request.partition_epoch
+
+    @property
+    def event(self) -> str:
+        before, after = set(self.leader_role.view.isr), set(self.request.members)
+        if before - after:
+            return SHRINK
+        return EXPANSION if after - before else CONFIRMATION
 
     @property
     def key(self) -> tuple[UUID, int]:
@@ -91,19 +103,19 @@ class IsrKeeper:
         self._broker_epoch_of = broker_epoch_of
         self._ask_controller = ask_controller
         self._journal = journal
-        self._to_look: dict[tuple[UUID, int], None] = {}
+        self._to_check: dict[tuple[UUID, int], None] = {}
         self._to_give: dict[tuple[UUID, int], None] = {}
         self._to_ask: deque[_Asked] = deque()
         self._is_asking = False
         self._timer: Timer | None = None
         self._due_ms = 0
         """When the next full check is due; if that is long past, the event loop stalled."""
-        self._has_second_look = False
+        self._is_recheck_scheduled = False
         self._is_running = False
 
     def start(self) -> None:
         self._is_running = True
-        self._look_later()
+        self._schedule_check()
 
     def stop(self) -> None:
         self._is_running = False
@@ -112,74 +124,75 @@ class IsrKeeper:
 
     # Checking.
 
-    def look_soon(self, topic_id: UUID, index: int) -> None:
+    def check_soon(self, topic_id: UUID, index: int) -> None:
         """A replica of the partition may have caught up."""
-        if not self._to_look:
-            self._clock.call_soon(self._look_at_named)
-        self._to_look[topic_id, index] = None
+        if not self._to_check:
+            self._clock.call_soon(self._check_queued)
+        self._to_check[topic_id, index] = None
 
-    def look_again(self) -> None:
+    def check_all(self) -> None:
         """Brokers have changed: some may now be allowed into an ISR."""
         if self._is_running:
-            self._go_on(self._led())
+            self._check_in_batches(self._led_partitions())
 
-    def _look_at_named(self) -> None:
+    def _check_queued(self) -> None:
         if self._is_late():
             # Unread fetches may show that followers keep up.
-            self._clock.call_later(SECOND_LOOK_MS, self._look_at_named)
+            self._clock.call_later(RECHECK_MS, self._check_queued)
             return
-        some = list(islice(self._to_look, LOOKS_AT_ONCE))
+        some = list(islice(self._to_check, CHECKS_PER_TURN))
         for each in some:
-            del self._to_look[each]
-        if self._to_look:
-            self._clock.call_soon(self._look_at_named)
+            del self._to_check[each]
+        if self._to_check:
+            self._clock.call_soon(self._check_queued)
         partitions = [self._partitions.by_id(*each) for each in some]
-        self._look_at([each for each in partitions if each is not None])
+        self._check([each for each in partitions if each is not None])
 
-    def _look_later(self) -> None:
+    def _schedule_check(self) -> None:
         self._wait(max(self._lag_ms_max() // 2, 1))
 
     def _wait(self, wait_ms: int) -> None:
         self._due_ms = self._clock.monotonic_ms() + wait_ms
-        self._timer = self._clock.call_later(wait_ms, self._look)
+        self._timer = self._clock.call_later(wait_ms, self._on_check_timer)
 
     def _is_late(self) -> bool:
         """Whether the event loop stalled a moment ago."""
-        return self._has_second_look or self._clock.monotonic_ms() - self._due_ms > LATE_MS
+        return self._is_recheck_scheduled or self._clock.monotonic_ms() - self._due_ms > LATE_MS
 
-    def _look(self) -> None:
+    def _on_check_timer(self) -> None:
         if self._clock.monotonic_ms() - self._due_ms > LATE_MS:
-            self._has_second_look = True
-            self._wait(SECOND_LOOK_MS)
+            self._is_recheck_scheduled = True
+            self._wait(RECHECK_MS)
             return
-        self._has_second_look = False
-        self._go_on(self._led())
-        self._look_later()
+        self._is_recheck_scheduled = False
+        self._check_in_batches(self._led_partitions())
+        self._schedule_check()
 
-    def _led(self) -> Iterator[Partition]:
-        return iter([each for each in self._partitions if each.leading is not None])
+    def _led_partitions(self) -> Iterator[Partition]:
+        return iter([each for each in self._partitions if each.leader_role is not None])
 
-    def _go_on(self, partitions: Iterator[Partition]) -> None:
+    def _check_in_batches(self, partitions: Iterator[Partition]) -> None:
         if self._is_late():
             return
-        some = list(islice(partitions, LOOKS_AT_ONCE))
-        self._look_at(some)
+        some = list(islice(partitions, CHECKS_PER_TURN))
+        self._check(some)
         if some and self._is_running:
-            self._clock.call_soon(lambda: self._go_on(partitions))
+            self._clock.call_soon(lambda: self._check_in_batches(partitions))
 
-    def _look_at(self, partitions: Sequence[Partition]) -> None:
+    def _check(self, partitions: Sequence[Partition]) -> None:
         wanted: list[_Asked] = []
         for partition in partitions:
-            leading = partition.leading
-            if leading is None or not self._is_running:
+            leader_role = partition.leader_role
+            if leader_role is None or not self._is_running:
                 continue
-            if leading.is_ailing:
+            if leader_role.is_ailing:
                 self.give_away(partition.topic_id, partition.name.partition)
-            request = leading.isr_request()
+            request = leader_role.isr_request()
             if request is not None:
-                wanted.append(_Asked(partition, leading, request))
+                wanted.append(_Asked(partition, leader_role, request))
         if wanted:
-            self._tell("in-sync replicas change", wanted)
+            for event in (SHRINK, EXPANSION, CONFIRMATION):
+                self._log(f"requesting ISR {event}", [each for each in wanted if each.event == event])
             self._ask(wanted)
 
     # Giving leadership away.
@@ -194,31 +207,33 @@ class IsrKeeper:
         wanted: list[_Asked] = []
         for key in list(self._to_give):
             partition = self._partitions.by_id(*key)
-            leading = None if partition is None else partition.leading
-            if partition is None or leading is None or not leading.is_ailing or not self._is_running:
+            leader_role = None if partition is None else partition.leader_role
+            if partition is None or leader_role is None or not leader_role.is_ailing or not self._is_running:
                 # Done, or the disk is writable again.
                 del self._to_give[key]
                 continue
-            request = leading.resignation()
+            request = leader_role.resignation()
             if request is not None:
-                wanted.append(_Asked(partition, leading, request))
+                wanted.append(_Asked(partition, leader_role, request))
         if wanted:
-            self._tell("leaderships are given away, this node cannot write", wanted)
+            self._log("resigning leadership: disk not writable", wanted)
             self._ask(wanted)
         if self._to_give:
-            self._clock.call_later(AGAIN_MS, self._give)
+            self._clock.call_later(RETRY_DELAY_MS, self._give)
 
     # Requests to the controller.
 
-    def _tell(self, event: str, wanted: Sequence[_Asked]) -> None:
+    def _log(self, event: str, wanted: Sequence[_Asked]) -> None:
         """Log one line for all changes: there may be thousands."""
-        partition, leading, request = wanted[0]
+        if not wanted:
+            return
+        partition, leader_role, request = wanted[0]
         self._journal(
             event,
             partition=partition.name.folder,
-            isr=[*leading.view.isr],
-            wanted=[*request.members],
-            and_others=len(wanted) - 1,
+            isr=[*leader_role.view.isr],
+            new_isr=[*request.members],
+            more_partitions=len(wanted) - 1,
         )
 
     def _ask(self, wanted: Sequence[_Asked]) -> None:
@@ -230,7 +245,7 @@ class IsrKeeper:
         if self._is_asking or not self._is_running:
             return
         wanted: list[_Asked] = []
-        while self._to_ask and len(wanted) < ASKED_AT_ONCE:
+        while self._to_ask and len(wanted) < PARTITIONS_PER_REQUEST_MAX:
             asked = self._to_ask.popleft()
             if asked.is_current:
                 wanted.append(asked)
@@ -259,7 +274,7 @@ class IsrKeeper:
             broker_epoch=self._broker_epoch_of(self._node_id),
             topics=list(topics.values()),
         )
-        answer = self._ask_controller(body, VERSION, ASK_MS).recover(Refused, _as_response)
+        answer = self._ask_controller(body, VERSION, REQUEST_TIMEOUT_MS).recover(Refused, _as_response)
         answer.then(lambda response: self._take(wanted, response))
 
     def _take(self, wanted: Sequence[_Asked], response: m.AlterPartitionResponse) -> None:
@@ -276,15 +291,15 @@ class IsrKeeper:
             reply = replies.get(each.key)
             error = ErrorCode(response.error_code if reply is None else reply.error_code)
             if error is not ErrorCode.NONE:
-                request = each.leading.on_isr_response(each.request, error)
+                request = each.leader_role.on_isr_response(each.request, error)
                 if request is not None:
                     instead.append(each._replace(request=request))
             elif reply is not None and reply.partition_epoch == each.request.partition_epoch:
-                each.leading.on_isr_ignored(each.request)
+                each.leader_role.on_isr_ignored(each.request)
         self._to_ask.extend(instead)
         if any(each.is_open for each in wanted):
             # Granted, but the metadata has not arrived yet; or the outcome is unknown.
-            self._clock.call_later(AGAIN_MS, lambda: self._ask([each for each in wanted if each.is_open]))
+            self._clock.call_later(RETRY_DELAY_MS, lambda: self._ask([each for each in wanted if each.is_open]))
         self._send()
 
 

@@ -33,6 +33,8 @@ AILING_MS = 1_000
 
 NEVER_MS = 1 << 62
 
+LEADERSHIP_MOVED = "leadership has moved; it is not known whether the write was committed"
+
 CUT_OFF = "this node is cut off from the others, which may have elected another leader"
 
 READ_ELSEWHERE_MS = 600_000
@@ -194,12 +196,13 @@ class LeaderRole:
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has no replica as far as this node knows")
         known = self._context.broker_epoch_of(broker)
         if broker_epoch < 0 or broker_epoch < known:
-            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {broker} has been started anew since")
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"node {broker} has restarted since")
         if broker_epoch > known:
             # If the epoch is real, our metadata catches up soon. If it is forged, accepting it would lock out the
             # real follower.
             raise Refused(
-                ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {broker} has another epoch as far as this node knows"
+                ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"the broker epoch of node {broker} is newer than this node's metadata",
             )
 
     def divergence(self, offset: int, last_epoch: int) -> EpochEnd | None:
@@ -310,7 +313,7 @@ class LeaderRole:
 
     def isr_request(self) -> IsrRequest | None:
         """An ISR change to request now; from here on it counts as in flight."""
-        # Nobody can fetch from a leader that cannot write: the followers' lag is not their fault.
+        # Followers cannot fetch from a leader that cannot write: the followers' lag is not their fault.
         self._rules.lag_ms_max = NEVER_MS if self.is_ailing else self._context.lag_ms_max()
         return self._machine.isr_request(self._context.clock.monotonic_ms())
 
@@ -326,12 +329,16 @@ class LeaderRole:
     def on_cut_off(self) -> None:
         """Fail pending acknowledgements: their records may be committed later or never, and a retry will tell."""
         if self._pending and self.is_doubtful:
-            self._fail_pending(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{CUT_OFF}; the outcome is open"))
+            self._fail_pending(
+                Refused(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{CUT_OFF}; it is not known whether the write was committed"
+                )
+            )
 
     def end(self) -> None:
         """The leader epoch is over: refuse pending requests, whose outcome is unknown."""
         self._is_over = True
-        moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open")
+        moved = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, LEADERSHIP_MOVED)
         self._fail_pending(moved)
         end_all([(later, None) for later in self._start_waits], moved)
 

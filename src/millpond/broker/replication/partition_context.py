@@ -7,6 +7,7 @@ from uuid import UUID
 
 from millpond.base.ports import Clock
 from millpond.base.values import dataclass
+from millpond.broker.loop.turns import Turns
 from millpond.broker.storage.flusher import Flusher
 from millpond.log.partition_log import PartitionLog
 from millpond.replication.leader import CanJoin
@@ -16,6 +17,8 @@ from millpond.replication.leader import CanJoin
 class PartitionContext:
     node_id: int
     clock: Clock
+    turns: Turns
+    """For the partitions that very many reads wait for."""
     flusher: Flusher
     flush: Callable[[PartitionLog], None]
     """Sync a log in the background."""

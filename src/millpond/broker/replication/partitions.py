@@ -16,7 +16,8 @@ from millpond.base.later import Later, done, failed
 from millpond.base.ports import Buffer
 from millpond.base.settings import Settings
 from millpond.base.words import counted
-from millpond.broker.replication.leader_role import CUT_OFF, LeaderRole
+from millpond.broker.loop.steps import Steps, in_slices
+from millpond.broker.replication.leader_role import CUT_OFF, LEADERSHIP_MOVED, LeaderRole
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.replication.refusals import TRANSIENT, Refusals, UnopenedRefusals
 from millpond.broker.replication.throttle import UNTHROTTLED, throttle_of
@@ -24,7 +25,7 @@ from millpond.config import topic as topic_settings
 from millpond.log.checks import RecordFaults
 from millpond.log.limits import FOREVER
 from millpond.log.partition_log import Appended, LogRanges, PartitionLog
-from millpond.log.producers import Unbegun, Verification, WrittenBefore
+from millpond.log.producers import FirstBatchMissing, Verification, WrittenBefore
 from millpond.metadata.image import ALIKE_MAX, COORDINATOR_TOPICS, INTERNAL_TOPICS
 from millpond.metadata.image import Partition as ImagePartition
 from millpond.metadata.leadership import NO_LEADER
@@ -41,7 +42,7 @@ ZSTD = 4
 
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 
-VERDICTS: Final = frozenset(
+FATAL_PRODUCER_ERRORS: Final = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -54,11 +55,17 @@ leader may see a sequence gap where the missing batches went to its successor.""
 
 UNCERTAIN: Final = "another node may lead by now, and this one cannot judge"
 
-BEGINNINGS_MS: Final = 60_000
+FIRST_BATCH_GRACE_MS: Final = 60_000
 """How long after an election a producer may still retry batches it sent to the previous leader, as librdkafka
 does."""
 
 _INDEX = Struct(">i")
+
+WOKEN_AT_ONCE: Final = 500
+"""Clients choose how many reads wait for a partition. More than this are woken in steps, two microseconds each."""
+
+ENDED_AT_ONCE: Final = 10
+"""Fewer than are woken at once, because hundreds of partitions may be deleted in one turn."""
 
 MARKER_BYTES = batch.HEADER_BYTES + 17
 """Approximate size of a transaction's end marker in the log."""
@@ -99,7 +106,9 @@ class Partition:
         "_clock",
         "_context",
         "_high_watermark",
+        "_is_waking",
         "_min_isr",
+        "_unwoken_bytes",
         "acknowledged",
         "acknowledges_after_sync",
         "copied_bytes",
@@ -109,7 +118,7 @@ class Partition:
         "is_internal",
         "is_leader",
         "leader_epoch",
-        "leading",
+        "leader_role",
         "log",
         "name",
         "read_bytes",
@@ -139,8 +148,8 @@ class Partition:
         """The latest metadata applied."""
         self.leader_epoch = NO_LEADER_EPOCH
         self.is_leader = False
-        self.leading: LeaderRole | None = None
-        """Set while this node leads and there are other replicas."""
+        self.leader_role: LeaderRole | None = None
+        """Set while this node leads; None if the partition has a single replica."""
         self.follower: PartitionFollower | None = None
         """Set while another node leads."""
         self.is_internal = name.topic in INTERNAL_TOPICS
@@ -148,6 +157,9 @@ class Partition:
         # A dict rather than a set: wake-up order must not differ from run to run.
         self.watchers: dict[Watcher, None] = {}
         """Reads that wait for the high watermark to move."""
+        self._unwoken_bytes: int | None = None
+        """By how much the log has grown since the watchers were last woken, if they are being woken in steps."""
+        self._is_waking = False
         self.replica_watchers: dict[ReplicaWatcher, None] = {}
         """Fetch sessions that wait for the log end offset to move."""
         self.acknowledges_after_sync = True
@@ -167,8 +179,8 @@ class Partition:
 
     # Role.
 
-    def follow(self, view: PartitionView) -> None:
-        """Take the role that the metadata gives this node. Stale metadata is ignored."""
+    def apply_metadata(self, view: PartitionView) -> None:
+        """Take the role that the metadata gives this node: leader, follower, or neither. Ignores stale metadata."""
         known = self.view
         if known is None:
             self.view = view
@@ -182,21 +194,21 @@ class Partition:
             if _is_alone(view) and self.flush_ack == "auto" and self.log.synced_offset < self.log.end_offset:
                 # Records that were safe on several replicas must now be synced on the only one left.
                 self._context.flush(self.log)
-        elif self.leading is not None:
-            self.leading.on_view(view)
+        elif self.leader_role is not None:
+            self.leader_role.on_view(view)
 
     def _take_role(self, view: PartitionView) -> None:
         log = self.log
         self._high_watermark = max(min(self.committed_offset, log.end_offset), log.start_offset)
-        lost = self.leading
-        self.leading = self.follower = None
+        lost = self.leader_role
+        self.leader_role = self.follower = None
         # The coordinator verified transactions with the previous leader; they may have ended since.
         log.producers.void_verifications()
         self.leader_epoch = LeaderEpoch(view.leader_epoch)
         self.is_leader = view.leader == self._context.node_id
         if self.is_leader:
             if not _is_alone(view):
-                self.leading = LeaderRole(
+                self.leader_role = LeaderRole(
                     (self.topic_id, self.name.partition),
                     log,
                     view,
@@ -208,19 +220,19 @@ class Partition:
                 )
         elif view.leader != NO_LEADER:
             self.follower = PartitionFollower(view.leader, view.leader_epoch, log, self._high_watermark)
-        log.producers.awaits_beginnings = self.leading is not None and view.leader_epoch > 0
+        log.producers.awaits_first_batches = self.leader_role is not None and view.leader_epoch > 0
         # Last: the callbacks look at the new role.
         if lost is not None:
             lost.end()
-        self.dismiss_watchers()
+        self.end_waits()
 
-    def retire(self) -> None:
+    def end_role(self) -> None:
         """The replica has left this node: end its pending requests now instead of at their timeout."""
         self._high_watermark = self.committed_offset
-        lost, self.leading, self.is_leader = self.leading, None, False
+        lost, self.leader_role, self.is_leader = self.leader_role, None, False
         if lost is not None:
             lost.end()
-        self.dismiss_watchers()
+        self.end_waits()
 
     @property
     def is_replicated(self) -> bool:
@@ -246,7 +258,7 @@ class Partition:
 
     def check_settled(self) -> None:
         """Refuse to return the high watermark while a new leader's may be below one that consumers have seen."""
-        if self.leading is not None and not self.leading.is_settled:
+        if self.leader_role is not None and not self.leader_role.is_settled:
             raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, "the new leader does not know yet how much is committed")
 
     @property
@@ -255,8 +267,8 @@ class Partition:
 
         With one replica every appended record counts as committed (docs/decisions/0002).
         """
-        if self.leading is not None:
-            return self.leading.high_watermark
+        if self.leader_role is not None:
+            return self.leader_role.high_watermark
         if self.is_leader:
             return self.log.end_offset
         return self._high_watermark if self.follower is None else self.follower.high_watermark
@@ -278,10 +290,10 @@ class Partition:
 
         Refused with NOT_LEADER_OR_FOLLOWER if leadership is lost meanwhile; an OSError if the disk fails.
         """
-        if self.leading is not None:
-            return self.leading.after_commit(end_offset, value)
+        if self.leader_role is not None:
+            return self.leader_role.after_commit(end_offset, value)
         if not self.is_leader:
-            return failed(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leadership has moved; the outcome is open"))
+            return failed(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, LEADERSHIP_MOVED))
         if not self.acknowledges_after_sync:
             return done(value)
         return self._context.flusher.after_sync(self.log, end_offset, value)
@@ -289,8 +301,8 @@ class Partition:
     @property
     def is_committed(self) -> bool:
         """Whether `after_commit` at the log end offset would return at once."""
-        if self.leading is not None:
-            return self.leading.high_watermark >= self.log.end_offset
+        if self.leader_role is not None:
+            return self.leader_role.high_watermark >= self.log.end_offset
         log = self.log
         is_synced = log.failed is None and log.synced_offset >= log.end_offset
         return self.is_leader and (is_synced or not self.acknowledges_after_sync)
@@ -308,7 +320,7 @@ class Partition:
     @property
     def acknowledges_at_once(self) -> bool:
         """Whether a write with acks=all is acknowledged without waiting."""
-        return not self.acknowledges_after_sync and self.leading is None
+        return not self.acknowledges_after_sync and self.leader_role is None
 
     def configure(self, settings: Settings) -> None:
         """Apply changed settings, effective from the next request."""
@@ -317,15 +329,15 @@ class Partition:
         self.throttle = throttle_of(settings, self.name.partition, self._context.node_id)
         self.acknowledges_after_sync = self.flush_ack != "never"
         self.flush_messages = settings[topic_settings.FLUSH_MESSAGES]
-        if self.leading is not None:
-            self.leading.configure(self.flush_ack, self._min_isr)
+        if self.leader_role is not None:
+            self.leader_role.configure(self.flush_ack, self._min_isr)
 
-    def holds_back(self, follower: int) -> bool:
+    def throttles(self, follower: int) -> bool:
         """Whether this leader throttles a follower that is not in sync."""
         return self.throttle.as_leader and self.view is not None and follower not in self.view.isr
 
     @property
-    def is_held_back(self) -> bool:
+    def is_throttled(self) -> bool:
         """Whether this follower, not in sync, throttles its own fetches."""
         return self.throttle.as_follower and self.view is not None and self._context.node_id not in self.view.isr
 
@@ -344,7 +356,7 @@ class Partition:
         """Append a producer's batches and wake pending reads. Refused leaves the partition unchanged.
 
         `by_node` allows another node of the cluster to write to an internal topic other than a coordinator's. See
-        `checks.checked_headers` for the last two.
+        `checks.checked_headers` for `faults`.
         """
         if not self.is_leader:
             self.refusals.note(records, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -357,8 +369,12 @@ class Partition:
         attributes = _attributes(records)
         if attributes & batch.CODEC_MASK == ZSTD and not zstd:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or newer")
-        if acks_all and self.leading is not None and (not self.leading.is_writable or self.leading.is_doubtful):
-            is_doubtful = self.leading.is_doubtful
+        if (
+            acks_all
+            and self.leader_role is not None
+            and (not self.leader_role.is_writable or self.leader_role.is_doubtful)
+        ):
+            is_doubtful = self.leader_role.is_doubtful
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_doubtful else ErrorCode.NOT_ENOUGH_REPLICAS
             self.refusals.note(records, code)
             self._check_writable()
@@ -390,10 +406,14 @@ class Partition:
 
         None changes nothing: call `append` instead.
         """
-        leading = self.leading
+        leader_role = self.leader_role
         if not self.is_leader or self.is_internal:
             return None
-        if leading is not None and short.acks == ACKS_ALL and (not leading.is_writable or leading.is_doubtful):
+        if (
+            leader_role is not None
+            and short.acks == ACKS_ALL
+            and (not leader_role.is_writable or leader_role.is_doubtful)
+        ):
             return None
         log = self.log
         try:
@@ -405,7 +425,7 @@ class Partition:
         if short.producer_id >= 0 and self.refusals.by_producer:
             self.refusals.on_written(short.records)
         self.written_records += short.record_count
-        if leading is None and not self.watchers:
+        if leader_role is None and not self.watchers:
             self.written_bytes += short.size
         else:
             self._on_grown(short.size)
@@ -418,35 +438,37 @@ class Partition:
         self._on_unwritten(refused)
         if isinstance(refused, WrittenBefore) and not self._survives(refused.end_offset):
             return Refused(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"{refused}, and may not survive yet")
-        if isinstance(refused, Unbegun) and (self.leading is None or self.leading.age_ms >= BEGINNINGS_MS):
-            self.log.producers.awaits_beginnings = False
+        if isinstance(refused, FirstBatchMissing) and (
+            self.leader_role is None or self.leader_role.age_ms >= FIRST_BATCH_GRACE_MS
+        ):
+            self.log.producers.awaits_first_batches = False
         if refused.code in TRANSIENT:
             self.refusals.note(records, refused.code)
-        elif refused.code in VERDICTS:
-            if self.leading is not None and not self.leading.is_certain:
+        elif refused.code in FATAL_PRODUCER_ERRORS:
+            if self.leader_role is not None and not self.leader_role.is_certain:
                 return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{UNCERTAIN}; {refused}")
             if refused.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 code = self.refusals.before(records)
                 if code is not None:
-                    return Refused(code, f"a batch before it was refused, and comes first; {refused}")
+                    return Refused(code, f"an earlier batch was refused; resend that one first; {refused}")
         return refused
 
     def _survives(self, end_offset: int) -> bool:
         """Whether everything below `end_offset` is as durable as acks=all promises."""
-        if self.leading is None and self.acknowledges_after_sync:
+        if self.leader_role is None and self.acknowledges_after_sync:
             return self.log.synced_offset >= end_offset
         return self.committed_offset >= end_offset
 
     def _on_unwritten(self, refused: Refused) -> None:
-        if self.leading is not None and refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
-            self.leading.on_unwritten()
+        if self.leader_role is not None and refused.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            self.leader_role.on_unwritten()
 
     def _check_writable(self) -> None:
-        if self.leading is None:
+        if self.leader_role is None:
             return
-        if self.leading.is_doubtful:
+        if self.leader_role.is_doubtful:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, CUT_OFF)
-        if not self.leading.is_writable:
+        if not self.leader_role.is_writable:
             assert self.view is not None
             raise Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -498,11 +520,11 @@ class Partition:
     def delete_before(self, offset: int) -> Later[None]:
         """Advance the log start offset; ends once the live followers have done so, too."""
         self.log.delete_before(offset)
-        if self.leading is None:
+        if self.leader_role is None:
             return done(None)
         # Followers confirm with their next fetch.
         self.tell_start()
-        return self.leading.after_start(self.log.start_offset)
+        return self.leader_role.after_start(self.log.start_offset)
 
     def tell_start(self) -> None:
         """Send the followers the log start offset. A replica that has not applied it cannot join the ISR."""
@@ -522,14 +544,14 @@ class Partition:
     def _on_grown(self, size: int) -> None:
         """The log has grown by `size` bytes."""
         self.written_bytes += size
-        leading = self.leading
-        if leading is None:
+        leader_role = self.leader_role
+        if leader_role is None:
             if self.watchers:
-                self._wake(self.watchers, size)
+                self._wake(size)
             return
         for watcher in self.replica_watchers:
             watcher.on_append(self, size)
-        leading.on_append()
+        leader_role.on_append()
 
     def _on_commit(self, before: int) -> None:
         """The high watermark of a replicated partition has moved from `before`."""
@@ -542,16 +564,37 @@ class Partition:
         """Wake the readers: the high watermark has moved from `before`."""
         whole = self.log.size_from(before)
         # If positions are not in memory, overestimate rather than report none: readers check for themselves.
-        self._wake(self.watchers, whole - self.log.size_from(self.committed_offset) or whole)
+        self._wake(whole - self.log.size_from(self.committed_offset) or whole)
 
-    def _wake(self, watchers: dict[Watcher, None], size: int) -> None:
-        for watcher in list(watchers):
-            watcher.on_append(self, size)
+    def _wake(self, size: int) -> None:
+        if self._is_waking:
+            self._unwoken_bytes = (self._unwoken_bytes or 0) + size
+        elif len(self.watchers) <= WOKEN_AT_ONCE:
+            for watcher in list(self.watchers):
+                watcher.on_append(self, size)
+        else:
+            self._is_waking, self._unwoken_bytes = True, size
+            self._context.turns.run(self._wake_in_steps(), _ignore).then(_ignore)
 
-    def dismiss_watchers(self) -> None:
+    def _wake_in_steps(self) -> Steps[None]:
+        """Wake the watchers, and again if the log grows meanwhile."""
+        while (size := self._unwoken_bytes) is not None:
+            self._unwoken_bytes = None
+            for some in in_slices(list(self.watchers), WOKEN_AT_ONCE):
+                for watcher in some:
+                    watcher.on_append(self, size)
+                yield None
+        self._is_waking = False
+
+    def end_waits(self) -> None:
         """End all waits: the role has changed, or the partition is gone."""
-        for watcher in list(self.watchers):
-            watcher.answer()
+        watchers = list(self.watchers)
+        if len(watchers) <= ENDED_AT_ONCE:
+            for watcher in watchers:
+                watcher.answer()
+        else:
+            # Reads that begin to wait from now on have seen the new role.
+            self._context.turns.run(_answer_in_steps(watchers), _ignore).then(_ignore)
         for replica in list(self.replica_watchers):
             replica.on_change(self)
 
@@ -565,7 +608,7 @@ class Partition:
             self.check_certain()
         return self.log.read_ranges(offset, bytes_max, upper_offset=upper_offset, min_one=at_least_one_batch)
 
-    def holds(self, offset: int) -> bool:
+    def contains(self, offset: int) -> bool:
         """Whether `offset` is within the log or at its end."""
         return self.log.start_offset <= offset <= self.log.end_offset
 
@@ -575,11 +618,11 @@ class Partition:
         A consumer that gets an unknown offset or epoch resets its position. One that is ahead of this leader's log
         may have read from a newer leader.
         """
-        if self.leading is not None and not self.leading.is_certain:
+        if self.leader_role is not None and not self.leader_role.is_certain:
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, UNCERTAIN)
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Refuse a client whose leader epoch is older or newer than ours; -1 skips the check."""
+        """Refuse a request (consumer or follower) whose leader epoch is older or newer than ours; -1 skips it."""
         if epoch == -1 or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
@@ -595,6 +638,16 @@ class Partition:
             # position, perhaps to offset 0.
             return max(self.log.last_epoch, 0), self.log.end_offset
         return self.log.end_offset_for_epoch(epoch)
+
+
+def _ignore(_: object) -> None: ...
+
+
+def _answer_in_steps(watchers: list[Watcher]) -> Steps[None]:
+    for some in in_slices(watchers, WOKEN_AT_ONCE):
+        for watcher in some:
+            watcher.answer()
+        yield None
 
 
 def _attributes(records: memoryview) -> int:
@@ -668,13 +721,13 @@ class Partitions:
         if headers := self.unopened_refusals.take(name, partition.topic_id, index):
             partition.log.producers.note_unwritten(headers)
 
-    def discard(self, partition: Partition) -> None:
+    def remove(self, partition: Partition) -> None:
         """Remove a partition and end the requests pending on it."""
-        self.lose_sight(partition)
-        partition.retire()
+        self.unlist(partition)
+        partition.end_role()
 
-    def lose_sight(self, partition: Partition) -> None:
-        """Remove a partition from lookups; requests pending on it are ended later, by `retire`."""
+    def unlist(self, partition: Partition) -> None:
+        """Remove a partition from lookups; requests pending on it are ended later, by `end_role`."""
         del self._by_name[partition.name]
         name, index = partition.name
         del self._by_raw_name[name.encode() + _INDEX.pack(index)]

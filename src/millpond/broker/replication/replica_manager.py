@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
+from math import ceil
 from typing import Protocol
 from uuid import UUID
 
@@ -51,6 +52,9 @@ LEAVING_MS = 50
 
 AT_ONCE = 8
 """Partitions created or removed per turn of the event loop; this many take two or three milliseconds."""
+
+CONFIGURED_AT_ONCE = 50
+"""Partitions whose settings are changed in one step; two milliseconds if each is of another topic."""
 
 RETIRED_AT_ONCE = 500
 """Partitions of a deleted topic retired per turn of the event loop."""
@@ -111,6 +115,8 @@ class ReplicaManager:
         RemoveTopicRecord has no name, and by then the image has dropped the topic."""
         self._steps: deque[Callable[[], None]] = deque()
         self._to_open: dict[UUID, set[int]] = {}
+        self._to_configure: dict[Partition, None] = {}
+        """Partitions whose settings have changed, until they are applied."""
         self._to_retire: dict[Partition, None] = {}
         """Partitions of deleted topics: no longer visible, but with requests still pending."""
         self._has_turn = False
@@ -289,7 +295,7 @@ class ReplicaManager:
             return
         try:
             if self._is_to_begin_anew(topic, index):
-                self._set_aside(name, "a damaged replica was set aside and begins anew from its leader")
+                self._set_aside(name, "damaged replica set aside, copying it from the leader")
             elif name in self._store.damaged and self._store.owner_of(name) not in (NO_TOPIC_ID, topic.id):
                 self._set_aside(name)
             log = self._store.get(name)
@@ -328,7 +334,8 @@ class ReplicaManager:
                 self._missed.add(name)
                 self._report_lost_records()
             raise Refused(
-                ErrorCode.KAFKA_STORAGE_ERROR, "its folder is gone; it is copied anew once nobody counts on it"
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "its folder is missing; it is copied from the leader after it leaves the ISR",
             )
 
     def _reopen(self, topic_id: UUID, index: int, wait_ms: int) -> None:
@@ -380,8 +387,11 @@ class ReplicaManager:
         if self._fetchers.is_cutting(partition):
             # A leader must know its log end offset; this is called again when the truncation ends.
             return
+        if partition in self._to_configure:
+            # Settings first, as in `on_records`.
+            self._configure(partition)
         before = partition.follower
-        partition.follow(view_of(topic.partitions[partition.name.partition]))
+        partition.apply_metadata(view_of(topic.partitions[partition.name.partition]))
         if partition.follower is None:
             self._fetchers.forget(partition)
         elif partition.follower is not before:
@@ -419,7 +429,7 @@ class ReplicaManager:
             # The next start opens the files left.
             self._journal("a failed replica cannot be removed", partition=name.folder, error=str(error))
             return True
-        self._journal("a failed replica is copied anew from its leader", partition=name.folder)
+        self._journal("copying a failed replica from its leader", partition=name.folder)
         self._open_in_turn(topic, name.partition)
         if not self._has_turn:
             self._take_turn()
@@ -427,7 +437,7 @@ class ReplicaManager:
 
     def _discard(self, partition: Partition) -> None:
         self._fetchers.forget(partition)
-        self._partitions.discard(partition)
+        self._partitions.remove(partition)
 
     def _delete(self, record: RemoveTopicRecord) -> None:
         name = self._names.pop(record.topic_id, None)
@@ -438,7 +448,7 @@ class ReplicaManager:
         self._steps.extend(partial(self._take_away, each) for each in doomed)
         is_waiting = bool(self._to_retire)
         for partition in self._partitions.of_topic(record.topic_id):
-            self._partitions.lose_sight(partition)
+            self._partitions.unlist(partition)
             self._to_retire[partition] = None
             self._steps.append(partial(self._retire_and_take_away, partition))
         if not is_waiting:
@@ -455,7 +465,7 @@ class ReplicaManager:
         if partition in self._to_retire:
             del self._to_retire[partition]
             self._fetchers.forget(partition)
-            partition.retire()
+            partition.end_role()
 
     def _retire_and_take_away(self, partition: Partition) -> None:
         self._retire(partition)
@@ -475,14 +485,22 @@ class ReplicaManager:
                 is_topic = record.resource_type == ResourceType.TOPIC
                 configured.update(dict.fromkeys([record.resource_name] if is_topic else self._image.topics))
         for topic_name in configured:
-            self._configure(topic_name)
+            topic = self._image.topics.get(topic_name)
+            if topic is not None:
+                self._to_configure |= dict.fromkeys(self._partitions.of_topic(topic.id))
+        if self._to_configure:
+            self._configure_some()
+            # A setting of the whole cluster changes all partitions, which is too much for one turn.
+            self._steps.extend([self._configure_some] * ceil(len(self._to_configure) / CONFIGURED_AT_ONCE))
 
-    def _configure(self, topic_name: str) -> None:
-        topic = self._image.topics.get(topic_name)
-        if topic is None:
-            return
-        settings, limits = self._settings_of(topic_name)
-        for partition in self._partitions.of_topic(topic.id):
+    def _configure_some(self) -> None:
+        for partition in list(islice(self._to_configure, CONFIGURED_AT_ONCE)):
+            self._configure(partition)
+
+    def _configure(self, partition: Partition) -> None:
+        self._to_configure.pop(partition, None)
+        if self._partitions.by_id(partition.topic_id, partition.name.partition) is partition:
+            settings, limits = self._settings_of(partition.name.topic)
             partition.log.limits = limits
             partition.configure(settings)
 

@@ -51,6 +51,10 @@ class Call:
     """Whether the request is a piece of a larger one, whose responses are joined before they are encoded."""
     asker: Principal | None = None
     """The client on whose behalf another node asks, if the answer depends on it."""
+    change_id: str | None = None
+    """The id of a change that another node forwarded, or of one that this node first forwarded to another."""
+    piece_number: int = 0
+    """The number of the current piece, if `is_piece`."""
 
     @property
     def connection(self) -> Connection:

@@ -35,6 +35,13 @@ FEW_REQUESTS = 4
 Encode = Callable[[Response], list[ReplyPart]]
 
 
+PENDING_PARTITIONS_MAX: Final = 1_000
+"""Stop reading from a connection while its pending fetches wait for more partitions, each of which takes memory."""
+
+WAITING_BYTES_MAX: Final = 256 << 10
+"""Stop reading from a connection while more of its records wait for a transaction coordinator, and count them towards
+the memory limit of all requests."""
+
 HEAVY_BYTES: Final = 64 << 10
 HEAVY_COUNT: Final = 16
 """Unsent replies with more bytes, or more of them, count towards the memory limit of all connections."""
@@ -98,6 +105,7 @@ class Connection:
         "_open",
         "_pace",
         "_paused",
+        "_pending_partitions",
         "_reader",
         "_ready",
         "_resting",
@@ -105,6 +113,8 @@ class Connection:
         "_stalled",
         "_turns",
         "_unsent_bytes_max",
+        "_waiting_bytes",
+        "_when_closed",
         "arrived_us",
         "buffer",
         "client_software",
@@ -176,6 +186,7 @@ class Connection:
         self._unsent_bytes_max = unsent_bytes_max
         self._heavy_bytes = min(HEAVY_BYTES, unsent_bytes_max)
         self._on_closed = on_closed
+        self._when_closed: Callable[[Connection], None] | None = None
         self._on_heavy = on_heavy
         """Called when the unsent replies hold a notable amount of memory."""
         self._handling = False
@@ -191,6 +202,10 @@ class Connection:
         self._held_until: Later[None] | None = None
         self._is_in_steps = False
         """Whether a large request is being handled."""
+        self._pending_partitions = 0
+        """The partitions of all pending fetches."""
+        self._waiting_bytes = 0
+        """Copied records that wait for a transaction coordinator."""
         self._early_bytes = 0
         """The size of the large or delayed request that the backlog starts with."""
         self._open = True
@@ -220,6 +235,8 @@ class Connection:
                     self._backlog.append(self._reader.lasting(frame))
                     continue
                 self._dispatcher.handle(self, frame)
+                if not self._open:
+                    break
                 if len(self._slots) >= self._in_flight_max:
                     self._pause()
                 elif number % FEW_REQUESTS == 0 and self._turns.is_over(arrived_us):
@@ -227,12 +244,14 @@ class Connection:
         finally:
             self._handling = False
             self._flush()
-        held_bytes = self._reader.held_bytes + self._early_bytes
-        if held_bytes or self._pace is not None:
-            self._note_held(held_bytes, count)
+        if self._pace is not None or self._reader.held_bytes or self._early_bytes:
+            self._note_held(count)
 
-    def _note_held(self, held_bytes: int, count: int) -> None:
+    def _note_held(self, count: int) -> None:
         """Account for the part of a large request that has arrived, or for a request that is kept for later."""
+        held_bytes = self._reader.held_bytes + self._early_bytes
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            held_bytes += self._waiting_bytes
         if not held_bytes:
             self._pace = None
         elif self._pace is None:
@@ -263,9 +282,16 @@ class Connection:
             self._muted.cancel()
         if self._held_until is not None:
             self._held_until.cancel()
+        if self._when_closed is not None:
+            self._when_closed(self)
         self._on_closed(self)
 
     # Called by the dispatcher.
+
+    def when_closed(self, call: Callable[[Connection], None]) -> None:
+        """Call this once the connection has closed and its pending requests have been cancelled; it must be open."""
+        assert self._when_closed is None, "only share sessions end with their connection"
+        self._when_closed = call
 
     def hold(self, frame: memoryview, until: Later[None]) -> None:
         """Handle this request and all later ones once `until` has ended; if that fails, close the connection."""
@@ -376,10 +402,11 @@ class Connection:
             self._is_in_steps = False
             if not isinstance(result, LaterReply):
                 self.fill(slot, result or [])
-            elif self._open:
-                self.fill_later(slot, result.later, result.encode)
             else:
-                result.later.cancel()
+                self.fill_later(slot, result.later, result.encode)
+                if not self._open:
+                    # Too late for `closed`. A reply that is there already has released its files.
+                    result.later.cancel()
             self._end_early()
 
         def on_failure(failure: Exception) -> None:
@@ -395,6 +422,25 @@ class Connection:
         """Run the steps of a request in turn with those of other connections."""
         return self._turns.run(steps, _ignore)
 
+    def add_pending_partitions(self, count: int) -> None:
+        """Account for a fetch that begins to wait; a negative count for one that is about to be answered."""
+        self._pending_partitions += count
+        if self._pending_partitions > PENDING_PARTITIONS_MAX:
+            self._pause()
+
+    def add_waiting_bytes(self, count: int) -> None:
+        """Account for records that begin to wait for a coordinator; a negative count when they no longer do."""
+        self._waiting_bytes += count
+        if not self._open:
+            return
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self._pause()
+        self._note_held(0)
+        self._stalled = self._memory.is_stalled(self)
+        if self._paused:
+            # Not in the middle of an append.
+            self._dispatcher.clock.call_soon(self._resume_if_light)
+
     def lasting(self, frame: memoryview) -> memoryview:
         """A copy of a frame if the next read may overwrite it."""
         return self._reader.lasting(frame)
@@ -403,7 +449,7 @@ class Connection:
         """Continue with the requests after a kept one."""
         if self._open:
             self._early_bytes = 0
-            self._note_held(self._reader.held_bytes, 0)
+            self._note_held(0)
             self._stalled = self._memory.is_stalled(self)
             self._resume_if_light()
 
@@ -545,7 +591,7 @@ class Connection:
         since_us = self._dispatcher.clock.monotonic_us()
         served = 0
         try:
-            while self._backlog and self._is_light():
+            while self._backlog and self._open and self._is_light():
                 self._dispatcher.handle(self, self._backlog.pop(0))
                 served += 1
                 if served % FEW_REQUESTS == 0 and self._backlog and self._turns.is_over(since_us):
@@ -556,7 +602,7 @@ class Connection:
             return
         finally:
             self._handling = False
-        if not self._backlog and self._is_light():
+        if self.is_open and not self._backlog and self._is_light():
             self._paused = False
             self._restart_pace()
             self.link.resume_reading()
@@ -569,6 +615,8 @@ class Connection:
             and not self._resting
             and not self._is_in_steps
             and self._held_until is None
+            and self._pending_partitions <= PENDING_PARTITIONS_MAX
+            and self._waiting_bytes <= WAITING_BYTES_MAX
             and len(self._slots) < self._in_flight_max
             and self.link.unsent_bytes() <= self._unsent_bytes_max
         )

@@ -145,7 +145,7 @@ def check_order(order: Order, survivor: Survivor) -> None:
     if survivor.node_id not in order.survivors:
         raise CannotRescue(
             f"the order does not count node {survivor.node_id} among the survivors: start it with an empty folder, "
-            f"or make the order anew with --survivor {survivor.node_id}"
+            f"or write the order again with --survivor {survivor.node_id}"
         )
     if identity.rescues >= order.rescues:
         raise CannotRescue(f"{survivor.folder} has been through this rescue already: start the node")

@@ -181,14 +181,14 @@ def plan_rescue(
                 _drop_lost(image, topic, index, alive)
     rescues = source.identity.rescues + 1
     epoch = max([source.last_epoch, *(each.election.epoch for each in survivors)]) + EPOCHS_AHEAD
-    deed = (
+    summary = (
         f"{now_text}: node {source.node_id} and its metadata up to offset {source.end_offset} of epoch "
         f"{source.last_epoch}; lost nodes {_names(lost) or 'none'}"
     )
     for kind in (Fate.LED_BEHIND, Fate.RESTORED, Fate.EMPTIED):
         if topics := sorted({each.topic for each in fates if each.fate is kind}):
-            deed += f"; {kind.value}: {', '.join(topics)}"[:1000]
-    image.replay(ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, f"{RESCUE_NAME}{rescues}", deed))
+            summary += f"; {kind.value}: {', '.join(topics)}"[:1000]
+    image.replay(ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, f"{RESCUE_NAME}{rescues}", summary))
     image.replay(ProducerIdsRecord(-1, -1, image.next_producer_id + PRODUCER_IDS_AHEAD))
     return Plan(
         source=source,

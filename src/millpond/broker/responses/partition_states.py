@@ -42,7 +42,7 @@ def likely_leader(
     turn = metadata.lifecycle.sessions_missed // GUESSED_FROM_SESSIONS
     may_guess = turn > 0 if metadata.controller.others_may_lead else turn % 2 == 1
     here = data.partitions.get(topic, index) if may_guess else None
-    if here is None or here.leading is None or not here.leading.is_doubtful:
+    if here is None or here.leader_role is None or not here.leader_role.is_doubtful:
         return partition.leader
     in_sync = (node_id for node_id in partition.replicas if node_id in partition.isr and node_id != node.node_id)
     return next(in_sync, NO_LEADER)

@@ -16,7 +16,7 @@ from millpond.metadata.image import Image
 from millpond.metadata.scram import ITERATIONS_USUAL, SALT_BYTES_USUAL, Credential, Mechanism
 from millpond.metadata.tokens import end_ms, has_expired
 
-NOBODYS: Final = Principal(USER, "nobody")
+NO_OWNER: Final = Principal(USER, "nobody")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Users:
         token = self._image.tokens.get(token_id)
         password = self._proofs.password_of(token_id)
         if token is None or password is None or has_expired(token, self._wall_ms()):
-            return TokenFacts(token_id, NOBODYS, password or self._own_secret, 0), False
+            return TokenFacts(token_id, NO_OWNER, password or self._own_secret, 0), False
         return TokenFacts(token_id, Principal.parse(token.owner), password, end_ms(token)), True
 
     def _pretend(self, user: str, mechanism: Mechanism) -> Credential:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from millpond.base.principal import Principal
 
 PRODUCE: Final = 0
-FETCH: Final = 1
+FETCHES: Final = (1, 78)
+"""Fetch and ShareFetch."""
 
 BUCKETS_MAX: Final = 20_000
 """Users and client ids with a separate bucket at a time."""
@@ -193,7 +194,7 @@ class Quotas:
             wait_ms = min(meter.time.wait_ms(now_ms), self._settings()[QUOTA_WINDOW_SECONDS] * 1000)
         if key == PRODUCE and meter.producer is not None:
             wait_ms = max(wait_ms, meter.producer.wait_ms(now_ms))
-        elif key == FETCH and meter.consumer is not None:
+        elif key in FETCHES and meter.consumer is not None:
             wait_ms = max(wait_ms, meter.consumer.wait_ms(now_ms))
         elif charge.changes_partitions and meter.mutations is not None:
             wait_ms = max(wait_ms, meter.mutations.wait_ms(now_ms))
@@ -202,7 +203,7 @@ class Quotas:
     def settle(self, charge: Charge, response: Any) -> int:
         """The throttle time of a request that is about to be answered."""
         consumer = charge.meter.consumer
-        if charge.key == FETCH and consumer is not None:
+        if charge.key in FETCHES and consumer is not None:
             consumer.take(records_bytes(response), self._clock.monotonic_ms())
         wait_ms = self.wait_ms(charge)
         if charge.changes_partitions:

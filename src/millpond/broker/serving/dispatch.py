@@ -1,4 +1,4 @@
-"""Passes each frame to its API's handler and encodes the outcome; has the table of APIs and versions."""
+"""Passes each frame to its API's handler and encodes the outcome: dispatches to the APIs in `apis/__init__.py`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from millpond.base.errors import Refused, RemoteError, TooManyItems
 from millpond.base.later import Later, done, gather
 from millpond.base.ports import Clock, ReplyPart
 from millpond.base.principal import USER, Principal
-from millpond.broker.audit.audit import DEEDS, OF_NODES
+from millpond.broker.audit.audit import CHANGE_APIS, OF_NODES
 from millpond.broker.authentication.logins import API_VERSIONS, AUTHENTICATE, BEFORE_LOGIN, HANDSHAKE
+from millpond.broker.forwarding.repeated_changes import RepeatedChanges
 from millpond.broker.peers.controller_channel import forward_ms, say_instead
+from millpond.broker.peers.peers import change_id_of
 from millpond.broker.requests.call import Call, is_of_node
 from millpond.broker.requests.connection import LaterReply
 from millpond.broker.requests.replies import (
@@ -40,21 +42,25 @@ if TYPE_CHECKING:
     from millpond.wire.messages import Message
 
 Encode = Callable[[Response], list[ReplyPart]]
-Tell = Callable[[Any], None]
+AuditCallback = Callable[[Any], None]
 
 LARGE_BYTES: Final = 1 << 20
 """Smaller requests skip the size check. A larger one without records is handled in slices however short its lists
 are: names of 32 KB each take a few milliseconds per megabyte."""
 
-NOTED: Final = DEEDS | OF_NODES
+AUDITED_APIS: Final = CHANGE_APIS | OF_NODES
 """The API keys that the audit log records."""
 
 EARLY_MS_MAX: Final = 5_000
 """How long a request waits on a node that does not know its cluster yet; then the client should try another node."""
 
 
-class UnservedRequest(RemoteError):
-    """A key or version that was never advertised: the reply's shape is unknown, so the connection ends."""
+class UnanswerableRequest(RemoteError):
+    """No response can be sent; the connection closes.
+
+    The API key or version was never advertised, so that the shape of a response is unknown; or the request is too
+    large; or this node does not know its cluster yet.
+    """
 
 
 class _Entry:
@@ -74,6 +80,7 @@ class Dispatcher:
         self._load_apis = load_apis
         self._entries: dict[int, _Entry] = {}
         self.requests = RequestCounts(clock)
+        self._repeated_changes = RepeatedChanges(clock)
         self._knows_cluster = False
 
     def begin(self, contexts: Contexts) -> None:
@@ -112,7 +119,7 @@ class Dispatcher:
         entry = self._entries.get(header.api_key)
         if entry is None:
             name = NAMES.get(header.api_key) or WITHOUT_SCHEMA.get(header.api_key, "an unknown API")
-            raise UnservedRequest(f"{name} (API key {header.api_key}) is not served")
+            raise UnanswerableRequest(f"{name} (API key {header.api_key}) is not served")
         api = entry.api
         version = header.api_version
         if not api.serves(version):
@@ -163,12 +170,20 @@ class Dispatcher:
             connection.reply(outcome, encode)
 
     def _outcome(self, api: Api, call: Call, request: Any) -> Outcome:
+        if api.at_controller and is_of_node(call.client_id) and call.is_from_node:
+            call.change_id = change_id_of(call.client_id)
+            if call.change_id is not None:
+                attempt = f"{call.change_id}-{call.piece_number}"
+                return self._repeated_changes.once(attempt, partial(self._execute, api, call, request))
+        return self._execute(api, call, request)
+
+    def _execute(self, api: Api, call: Call, request: Any) -> Outcome:
         """Handle the parts of a request that the client is authorized for, and refuse the rest."""
         rights = api.rights
         screened = rights.screen(self._metadata, call, request) if call.access.is_on and rights.screen else None
-        tell: Tell | None = None
-        if self._security.audit.is_on and api.key in NOTED and not self._is_of_node_itself(api, call):
-            tell = self._teller(api, call, request if screened is None else screened.request)
+        callback: AuditCallback | None = None
+        if self._security.audit.is_on and api.key in AUDITED_APIS and not self._is_of_node_itself(api, call):
+            callback = self._audit_callback(api, call, request if screened is None else screened.request)
         if screened is not None:
             outcome: Outcome = screened.served(partial(self._serve, api, call))
         elif api.at_controller:
@@ -176,7 +191,7 @@ class Dispatcher:
         else:
             # The most frequent case takes the direct path.
             outcome = api.handle(call, request)
-        return outcome if tell is None else _told(tell, outcome)
+        return outcome if callback is None else _audited(callback, outcome)
 
     def _is_of_node_itself(self, api: Api, call: Call) -> bool:
         """Whether the audit log skips a request from a node: the node that forwarded it has logged it already.
@@ -207,9 +222,12 @@ class Dispatcher:
         if api.lists is not None:
             self._check_count(api, request)
         if api.waits:
+            prepared = None if api.prepare is None else api.prepare(call, request)
+            if prepared is not None:
+                yield prepared
             return self._later_reply(api, call, header, charge, self._outcome(api, call, request))
-        ways = (each for each in api.pieces if getattr(request, each.of[0]))
-        response: Any = yield from self._serve_in_pieces(api, call, request, next(ways, None))
+        applicable_pieces = (each for each in api.pieces if getattr(request, each.of[0]))
+        response: Any = yield from self._serve_in_pieces(api, call, request, next(applicable_pieces, None))
         if response is None:
             self.requests.on_answer(api.key, call.arrived_us)
             return None
@@ -248,36 +266,37 @@ class Dispatcher:
             cut: Iterable[tuple[Any, int]] = [(request, 0)]
             if api.pieces and weight(request) > api.whole_max:
                 raise Indivisible(
-                    f"{api.name} with more than {api.whole_max} items, none of them in a list that is cut"
+                    f"{api.name} with more than {api.whole_max} items, and none of its lists can be split"
                 )
         else:
             cut = pieces.cut(request, api.whole_max)
             call.is_piece = True
         asked: list[Later[Any]] = []
-        commons: list[int] = []
-        for piece, common in cut:
+        shared_counts: list[int] = []
+        for piece, shared_count in cut:
             prepared = None if api.prepare is None else api.prepare(call, piece)
             if prepared is not None:
                 yield prepared
+            call.piece_number = len(asked)
             outcome = self._outcome(api, call, piece)
             asked.append(outcome if isinstance(outcome, Later) else done(outcome))
-            commons.append(common)
-            is_sent_on = api.at_controller and not self._metadata.controller.is_active
-            if is_sent_on or (pieces is not None and pieces.one_by_one):
+            shared_counts.append(shared_count)
+            is_forwarded = api.at_controller and not self._metadata.controller.is_active
+            if is_forwarded or (pieces is not None and pieces.one_by_one):
                 asked[-1] = done((yield asked[-1]))
             yield None
         answers = yield gather(asked)
         if len(answers) == 1 or answers[0] is None or pieces is None:
             return answers[0]
-        return pieces.join(list(zip(answers, commons, strict=True)))
+        return pieces.join(list(zip(answers, shared_counts, strict=True)))
 
     def _on_step(self, charge: Charge | None, took_us: int) -> None:
         if charge is not None:
             charge.take_step(took_us, self.clock.monotonic_us())
 
-    def _teller(self, api: Api, call: Call, request: Message | None) -> Tell | None:
-        """Logs the result to the audit log. None for a request refused as a whole, which has been logged already."""
-        return None if request is None else self._security.audit.deed(call, api.key, api.name, request)
+    def _audit_callback(self, api: Api, call: Call, request: Message | None) -> AuditCallback | None:
+        """Writes the result to the audit log. None if the request was refused as a whole: that is logged already."""
+        return None if request is None else self._security.audit.begin_change(call, api.key, api.name, request)
 
     def _charge(self, connection: Connection, api: Api, header: RequestHeader, frame: memoryview) -> Charge | None:
         """Charge the request to the client's quota, if it has one. Nodes have none."""
@@ -366,15 +385,15 @@ class Dispatcher:
 
         def check(_: None) -> None:
             if not lifecycle.knows_itself:
-                raise UnservedRequest("this node has not found most of the others yet")
+                raise UnanswerableRequest("this node has not found most of the others yet")
 
         return self._metadata.once_shown(lambda: lifecycle.knows_itself, EARLY_MS_MAX).map(check)
 
-    def ask(self, request: Message, version: int) -> Later[Any]:
+    def ask(self, request: Message, version: int, change_id: str | None = None) -> Later[Any]:
         """Send a request of this node to its own handler, which answers as it would a client."""
         assert request.API_KEY is not None
         self.load()
-        return self._ask(self._entries[request.API_KEY].api, Call(None, version, None), request)
+        return self._ask(self._entries[request.API_KEY].api, Call(None, version, None, change_id=change_id), request)
 
     def _ask(self, api: Api, call: Call, request: Message) -> Later[Any]:
         outcome = api.handle(call, request)
@@ -390,11 +409,11 @@ class Dispatcher:
             answered = api.forward(call, request)
 
         def answer_here(refused: Refused) -> Later[Any]:
-            def tell(response: Any) -> Any:
+            def put_error(response: Any) -> Any:
                 say_instead(response, refused)
                 return response
 
-            return self._ask(api, call, request).map(tell)
+            return self._ask(api, call, request).map(put_error)
 
         return answered.map(done).recover(Refused, answer_here).chain(lambda last: last)
 
@@ -407,16 +426,16 @@ class Dispatcher:
     def _check_size(self, api: Api, size: int) -> None:
         most = self._node.settings[MAX_REQUEST_PLAIN_BYTES]
         if size > most:
-            raise UnservedRequest(
-                f"{api.name} of {size} bytes, {MAX_REQUEST_PLAIN_BYTES.name}={most} allows no more without records"
+            raise UnanswerableRequest(
+                f"{api.name} request of {size} bytes exceeds {MAX_REQUEST_PLAIN_BYTES.name} ({most})"
             )
 
     def _check_count(self, api: Api, request: Any) -> None:
         count = len(getattr(request, api.lists or "") or ())
         most = self._node.settings[MAX_REQUEST_TOPICS]
         if count > most:
-            raise UnservedRequest(
-                f"{api.name} names {count} topics or resources, {MAX_REQUEST_TOPICS.name}={most} allows no more"
+            raise UnanswerableRequest(
+                f"{api.name} request with {count} topics or resources exceeds {MAX_REQUEST_TOPICS.name} ({most})"
             )
 
     def _refusal(self, api: Api, version: int, body: memoryview) -> Response:
@@ -424,22 +443,22 @@ class Dispatcher:
         if api.refuse is not None and low <= version <= high:
             return api.refuse(version, body)
         low, high = api.versions
-        raise UnservedRequest(f"{api.name} version {version} is not served, only {low} to {high}")
+        raise UnanswerableRequest(f"{api.name} version {version} is not served, only {low} to {high}")
 
 
-def _told(tell: Tell, outcome: Outcome) -> Outcome:
+def _audited(callback: AuditCallback, outcome: Outcome) -> Outcome:
     """The outcome, which is written to the audit log in any case.
 
     A request is carried out even if its client disconnects. The connection can cancel only the returned `Later`: the
     original one runs to its end and is logged.
     """
     if not isinstance(outcome, Later):
-        tell(outcome)
+        callback(outcome)
         return outcome
     answer: Later[Any] = Later()
 
     def use(response: Any) -> None:
-        tell(response)
+        callback(response)
         answer.finish(response)
 
     outcome.then(use, answer.fail)

@@ -9,6 +9,11 @@ class DelayedJob(Protocol):
     """A job that runs on a worker after a delay."""
 
     @property
+    def folder(self) -> str:
+        """The folder whose files it changes."""
+        ...
+
+    @property
     def delay_ms(self) -> int: ...
 
     @property
