@@ -107,7 +107,7 @@ class Machine:
 
     def add(self, step: Step) -> int:
         if len(self.steps) >= STEPS_MAX:
-            raise BadPattern("the pattern repeats too much")
+            raise BadPattern("the pattern has too many repetitions")
         self.steps.append(step)
         return len(self.steps) - 1
 
@@ -183,7 +183,7 @@ class _Parser:
     def parse(self) -> Machine:
         whole = self.alternatives()
         if self.position < len(self.pattern):
-            raise BadPattern("there is a ) that closes nothing")
+            raise BadPattern("unmatched )")
         self.machine.start = whole(ACCEPT)
         return self.machine
 
@@ -200,7 +200,7 @@ class _Parser:
 
     def take(self) -> str:
         if self.position >= len(self.pattern):
-            raise BadPattern("the pattern breaks off")
+            raise BadPattern("the pattern ends in the middle of an expression")
         self.position += 1
         return self.pattern[self.position - 1]
 
@@ -252,7 +252,7 @@ class _Parser:
             return atom
         self.eat("?")  # Greedy or not: a whole name matches or does not.
         if self.bounds() is not None:
-            raise BadPattern("a repetition cannot itself be repeated without brackets")
+            raise BadPattern("a repetition cannot be repeated unless it is in parentheses")
         least, most = bounds
         return lambda then: self._repeat(atom, least, most, then)
 
@@ -285,7 +285,7 @@ class _Parser:
         low = int(least)
         high = int(most) if most else (None if comma else low)
         if max(low, high or 0) > REPEAT_MAX or (high is not None and high < low):
-            raise BadPattern(f"{{{least}{comma}{most}}} is no number of repetitions from 0 to {REPEAT_MAX}")
+            raise BadPattern(f"{{{least}{comma}{most}}} is not a number of repetitions from 0 to {REPEAT_MAX}")
         self.position = end + 1
         return low, high
 
@@ -303,7 +303,7 @@ class _Parser:
             case "$":
                 return lambda then: self.machine.add(AtEnd(then))
             case "*" | "+" | "?":
-                raise BadPattern(f"there is nothing for {character} to repeat")
+                raise BadPattern(f"{character} has nothing to repeat")
             case "\\":
                 return self.escape()
             case _:
@@ -312,25 +312,25 @@ class _Parser:
     def taking(self, characters: frozenset[str]) -> Builder:
         if self.ignore_case:
             characters |= {each.swapcase() for each in characters}
-        wanted = characters & self.alphabet
-        return lambda then: self.machine.add(Take(wanted, then))
+        accepted = characters & self.alphabet
+        return lambda then: self.machine.add(Take(accepted, then))
 
     def group(self) -> Builder:
         ignore_case_outside = self.ignore_case
         if self.eat("?"):
             if self.eat("P<") or (self.peek("<") and not self.peek("<=") and not self.peek("<!") and self.eat("<")):
                 if not self.take_until(">").isidentifier():
-                    raise BadPattern("a group's name has letters, digits and _ only")
+                    raise BadPattern("a group name may have only letters, digits and _")
             elif self.flags():
                 return lambda then: then
         self.depth += 1
         if self.depth > DEPTH_MAX:
-            raise BadPattern(f"brackets are nested more than {DEPTH_MAX} deep")
+            raise BadPattern(f"parentheses are nested more than {DEPTH_MAX} deep")
         inner = self.alternatives()
         self.depth -= 1
         self.ignore_case = ignore_case_outside
         if not self.eat(")"):
-            raise BadPattern("there is a ( that nothing closes")
+            raise BadPattern("unmatched (")
         return inner
 
     def flags(self) -> bool:
@@ -365,7 +365,7 @@ class _Parser:
         if character == "x":
             digits = self.take_until("}") if self.eat("{") else self.take() + self.take()
             if not digits or not set(digits) <= set(string.hexdigits) or int(digits, 16) > 0x10FFFF:
-                raise BadPattern(f"\\x{digits} is no character")
+                raise BadPattern(f"\\x{digits} is not a character")
             return frozenset(chr(int(digits, 16)))
         if character.isalnum():
             raise BadPattern(f"\\{character} is not supported")
@@ -381,7 +381,7 @@ class _Parser:
             if self.eat("[:"):
                 name = self.take_until(":]")
                 if name.removeprefix("^") not in POSIX_CLASSES:
-                    raise BadPattern(f"[:{name}:] is no class of characters")
+                    raise BadPattern(f"[:{name}:] is not a character class")
                 members = POSIX_CLASSES[name.removeprefix("^")]
                 characters |= self.alphabet - members if name.startswith("^") else members
                 continue
@@ -402,7 +402,7 @@ class _Parser:
 
     def between(self, low: frozenset[str], high: frozenset[str]) -> frozenset[str]:
         if len(high) != 1 or min(high) < min(low):
-            raise BadPattern("a range of characters goes from a lower to a higher one")
+            raise BadPattern("a character range must go from a lower to a higher character")
         return _between(self.alphabet, min(low), min(high))
 
 

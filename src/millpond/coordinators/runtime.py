@@ -90,7 +90,7 @@ def replay_batches(shard: Shard, data: Buffer, time: CoordinatorTime) -> int:
     end = 0
     for position, header in walk(view):
         end = position + header.size
-        shard.at(time.replayed(header.max_timestamp), header.max_timestamp)
+        shard.set_time(time.replayed(header.max_timestamp), header.max_timestamp)
         if header.is_control:
             if isinstance(shard, TransactionalShard):
                 _replay_control(shard, view, position, header.producer_id, header.producer_epoch)

@@ -1,6 +1,6 @@
 """The interface of a coordinator: requests go in; records and responses come out.
 
-A shard is the part of a coordinator for one partition of its internal topic. `step` and `on_time` decide: they read
+A shard is the part of a coordinator for one partition of its internal topic. `step` and `on_timer` decide: they read
 the state and return records and responses. Only `replay` changes durable state, both when records are appended and on
 every load. What is lost with the coordinator (unwritten members, pending responses, timers) is soft state and may
 change in `step`.
@@ -34,8 +34,8 @@ class Request:
 
     body: Message
     version: int
-    token: Any
-    """Identifies the waiting client; returned with the response, and otherwise opaque."""
+    reply_to: Any
+    """Identifies the pending request to the runtime; returned with the response, and otherwise opaque."""
     client_id: str = ""
     client_host: str = ""
     sees: Sees = sees_all
@@ -49,7 +49,7 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Reply(NamedTuple):
-    token: Any
+    reply_to: Any
     response: Any
     """A message, or anything else that the recipient accepts."""
 
@@ -62,23 +62,23 @@ class Effects:
     replies: list[Reply] = field(default_factory=list)
     orders: list[Any] = field(default_factory=list)
     """Work to do once the records are committed, such as writing transaction markers; see each coordinator."""
-    met: LimitMet | None = None
+    limit_met: LimitMet | None = None
     """A limit that caused a refusal: it is logged for the operator."""
 
-    def reply(self, token: Any, response: Any) -> None:
-        self.replies.append(Reply(token, response))
+    def reply(self, reply_to: Any, response: Any) -> None:
+        self.replies.append(Reply(reply_to, response))
 
     def add(self, other: Effects) -> None:
         self.records += other.records
         self.replies += other.replies
         self.orders += other.orders
-        self.met = other.met or self.met
+        self.limit_met = other.limit_met or self.limit_met
 
 
 class Shard(Protocol):
     """`now_ms` is coordinator time (see `runtime.CoordinatorTime`), for durations."""
 
-    def at(self, now_ms: int, wall_ms: int) -> None:
+    def set_time(self, now_ms: int, wall_ms: int) -> None:
         """Set the time, before a step and before records are replayed; the wall clock is for timestamps only."""
         ...
 
@@ -86,12 +86,12 @@ class Shard(Protocol):
         """Decide a request. The response may come in a later step, after others."""
         ...
 
-    def on_time(self, now_ms: int) -> Effects:
+    def on_timer(self, now_ms: int) -> Effects:
         """Handle expired timers."""
         ...
 
     def next_deadline_ms(self) -> int | None:
-        """When `on_time` must be called next; None without timers."""
+        """When `on_timer` must be called next; None without timers."""
         ...
 
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:

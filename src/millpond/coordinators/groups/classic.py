@@ -172,10 +172,10 @@ class ClassicGroup:
     def member(self, member_id: str, instance_id: str | None) -> Member:
         """The member that a request claims to come from."""
         if instance_id is not None:
-            known = self.static_members.get(instance_id)
-            if known is None:
+            member_id_now = self.static_members.get(instance_id)
+            if member_id_now is None:
                 raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-            if known != member_id:
+            if member_id_now != member_id:
                 raise Refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} has since joined as another member")
         if member_id not in self.members:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -277,7 +277,9 @@ class ClassicGroup:
 
     def replace(self, old: Member, new: Member) -> None:
         """Replace a static member's id, keeping its place."""
-        self.members = {each.id: each for each in (new if known is old else known for known in self.members.values())}
+        self.members = {
+            each.id: each for each in (new if member is old else member for member in self.members.values())
+        }
         self._keep(new.kept_bytes - old.kept_bytes)
         self.record_bytes += new.record_bytes - old.record_bytes
         self._common = None
@@ -362,10 +364,10 @@ class ClassicGroup:
         self.state = State.STABLE if value.members else State.EMPTY
         self.state_since_ms = at_ms
         self._keep(-_bytes_of(self.members) - assignments_bytes(self.assignments))
-        known, self.members, self.static_members = self.members, {}, {}
+        members_before, self.members, self.static_members = self.members, {}, {}
         self._common = None
         for record in value.members:
-            member = known.get(record.member_id)
+            member = members_before.get(record.member_id)
             if member is None:
                 member = member_from_record(record, value.protocol)
             member.assignment = record.assignment
@@ -396,10 +398,10 @@ class ClassicGroup:
         read: tuple[bytes, ...] = ()
         try:
             for member in self.members.values():
-                said = member.metadata_for(self.protocol)
+                metadata = member.metadata_for(self.protocol)
                 # Most members subscribe to the same topics as others.
-                if not said.startswith(read):
-                    names, head = subscribed_topics(said, names_left)
+                if not metadata.startswith(read):
+                    names, head = subscribed_topics(metadata, names_left)
                     topics.update(names)
                     names_left -= len(names)
                     read = (*read, head)[-SUBSCRIPTIONS_COMPARED_MAX:]

@@ -26,5 +26,5 @@ def check_classic_growth(size_bytes: int, more_bytes: int, bytes_max: int) -> No
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             limit,
             bytes_max,
-            f"all members of the group together say more, and are assigned more, than {limit}={bytes_max} allows",
+            f"the metadata and assignments of all members of the group exceed {limit}={bytes_max}",
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from millpond.coordinators.groups.group import Turn
+from millpond.coordinators.groups.group import GroupStep
 from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.groups.records import OffsetKey, deleted_topic_record, offset_record
 from millpond.coordinators.groups.timers import TimerKey
@@ -33,27 +33,27 @@ class DeletedTopics:
         self._groups: deque[str] = deque()
         """Groups that may have such offsets."""
 
-    def on_deleted(self, turn: Turn, topics: frozenset[str], last_offset: int) -> None:
+    def on_deleted(self, step: GroupStep, topics: frozenset[str], last_offset: int) -> None:
         """Commits up to this record of the log belong to the deleted topics."""
         groups = self._offsets.groups_of_topics(topics)
         if groups:
             self._offsets.deleted.update(dict.fromkeys(topics, last_offset))
             self._groups.extend(groups)
-            self.forget_some(turn, FORGOTTEN_NOW_MAX)
+            self.forget_some(step, FORGOTTEN_NOW_MAX)
             if self._groups:
-                turn.record(*(deleted_topic_record(topic, last_offset) for topic in sorted(topics)))
+                step.record(*(deleted_topic_record(topic, last_offset) for topic in sorted(topics)))
 
-    def on_loaded(self, turn: Turn, gone: frozenset[str], last_offset: int) -> None:
+    def on_loaded(self, step: GroupStep, gone: frozenset[str], last_offset: int) -> None:
         """Continue where the previous coordinator stopped; these topics were deleted while none was loaded."""
         noted = self._offsets.noted_deleted
         self._offsets.deleted.update(noted)
         self._groups.extend(self._offsets.groups_of_topics(frozenset(noted)))
         self._groups.extend(self._offsets.outdated)
         if noted or self._groups:
-            self.forget_some(turn, FORGOTTEN_NOW_MAX)
-        self.on_deleted(turn, gone, last_offset)
+            self.forget_some(step, FORGOTTEN_NOW_MAX)
+        self.on_deleted(step, gone, last_offset)
 
-    def forget_some(self, turn: Turn, most: int = FORGOTTEN_MAX) -> None:
+    def forget_some(self, step: GroupStep, most: int = FORGOTTEN_MAX) -> None:
         """Remove some offsets now and the rest a little later, so as not to delay requests."""
         waiting: dict[str, None] = {}
         keys: dict[OffsetKey, None] = {}
@@ -68,12 +68,12 @@ class DeletedTopics:
                     self._groups.appendleft(group_id)
                     break
         for key in keys:
-            turn.record(offset_record(key, None))
+            step.record(offset_record(key, None))
         pause_ms = PAUSE_MS if self._groups else TRANSACTION_PAUSE_MS
         self._groups.extend(waiting)
         if self._groups:
-            turn.timers.set(TimerKey(DELETED), turn.now_ms + pause_ms)
+            step.timers.set(TimerKey(DELETED), step.now_ms + pause_ms)
         else:
             self._offsets.deleted.clear()
             self._offsets.outdated.clear()
-            turn.record(*(deleted_topic_record(topic, None) for topic in self._offsets.noted_deleted))
+            step.record(*(deleted_topic_record(topic, None) for topic in self._offsets.noted_deleted))

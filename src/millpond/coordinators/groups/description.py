@@ -9,7 +9,13 @@ from millpond.coordinators.groups.classic import ClassicGroup, State
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.group import Group
 from millpond.coordinators.groups.members import Member
-from millpond.wire.messages import ConsumerGroupDescribeResponse, DescribeGroupsResponse, ListGroupsResponse
+from millpond.coordinators.groups.share.group import ShareGroup
+from millpond.wire.messages import (
+    ConsumerGroupDescribeResponse,
+    DescribeGroupsResponse,
+    ListGroupsResponse,
+    ShareGroupDescribeResponse,
+)
 
 GROUP_ID_NOT_FOUND_FROM = 6
 """Before, a missing group was described as dead, without an error."""
@@ -43,6 +49,18 @@ def describe_consumer(group_id: str, group: Group | None) -> ConsumerGroupDescri
         return group.describe()
     words = "is not a consumer group" if group else "not found"
     return ConsumerGroupDescribeResponse.DescribedGroup(
+        group_id=group_id,
+        group_state=State.DEAD.value,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=f"Group {group_id} {words}.",
+    )
+
+
+def describe_share(group_id: str, group: Group | None) -> ShareGroupDescribeResponse.DescribedGroup:
+    if isinstance(group, ShareGroup):
+        return group.describe()
+    words = "is not a share group" if group else "not found"
+    return ShareGroupDescribeResponse.DescribedGroup(
         group_id=group_id,
         group_state=State.DEAD.value,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from millpond.coordinators.groups.group import Group, Turn
+from millpond.coordinators.groups.group import Group, GroupStep
 from millpond.coordinators.groups.offsets import Committed, Offsets
 from millpond.coordinators.groups.records import offset_record
 
@@ -15,32 +15,32 @@ class Expired(Enum):
     ENOUGH = "there may be more for the next step"
 
 
-def expire_offsets(turn: Turn, group: Group, offsets: Offsets, most: int) -> Expired:
+def expire_offsets(step: GroupStep, group: Group, offsets: Offsets, most: int) -> Expired:
     """Remove offsets past their retention, at most this many."""
-    known = list(offsets.of_group(group.group_id))
-    outdated = {key for key, committed in known if offsets.is_outdated(key.topic, committed)}
-    old = [key for key, committed in known if key in outdated or _is_old(turn, group, committed)]
+    keys = list(offsets.of_group(group.group_id))
+    outdated = {key for key, committed in keys if offsets.is_outdated(key.topic, committed)}
+    old = [key for key, committed in keys if key in outdated or _is_old(step, group, committed)]
     # Most are recent, and determining a group's subscriptions is slow.
     read = group.subscribed_among({key.topic for key in old}) if old else frozenset()
     expired = [key for key in old if (key in outdated or key.topic not in read) and not offsets.is_pending(key)]
-    turn.record(*(offset_record(key, None) for key in expired[:most]))
+    step.record(*(offset_record(key, None) for key in expired[:most]))
     if len(expired) > most:
         return Expired.ENOUGH
-    has_some_left = len(expired) < len(known) or offsets.has_pending(group.group_id)
+    has_some_left = len(expired) < len(keys) or offsets.has_pending(group.group_id)
     return Expired.SOME if has_some_left else Expired.ALL
 
 
-def _is_old(turn: Turn, group: Group, committed: Committed) -> bool:
+def _is_old(step: GroupStep, group: Group, committed: Committed) -> bool:
     since_ms = group.retained_since_ms(committed)
     if since_ms is None:
         return False
     if committed.keep_ms >= 0:
-        return turn.now_ms - committed.since_ms >= committed.keep_ms
-    return turn.now_ms - since_ms >= turn.settings.offsets_retention_ms
+        return step.now_ms - committed.since_ms >= committed.keep_ms
+    return step.now_ms - since_ms >= step.settings.offsets_retention_ms
 
 
-def forget_group(turn: Turn, group: Group, offsets: Offsets) -> None:
+def forget_group(step: GroupStep, group: Group, offsets: Offsets) -> None:
     """Delete everything of the group from the log."""
     for key in offsets.keys_to_forget(group.group_id):
-        turn.record(offset_record(key, None))
-    turn.record(*group.tombstones())
+        step.record(offset_record(key, None))
+    step.record(*group.tombstones())

@@ -103,7 +103,7 @@ class Shared:
 
 
 @dataclass(slots=True)
-class Turn:
+class GroupStep:
     """One step: its time, its context, and what has been decided so far."""
 
     shared: Shared
@@ -123,8 +123,8 @@ class Turn:
     def timers(self) -> Timers:
         return self.shared.timers
 
-    def reply(self, token: Any, response: Any) -> None:
-        self.effects.reply(token, response)
+    def reply(self, reply_to: Any, response: Any) -> None:
+        self.effects.reply(reply_to, response)
 
     def record(self, *records: CoordinatorRecord) -> None:
         self.effects.records.extend(records)

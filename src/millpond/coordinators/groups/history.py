@@ -76,8 +76,8 @@ class Cause:
 
     @property
     def kept_bytes(self) -> int:
-        said = (self.member_id, self.instance_id, self.client_id, self.client_host, self.detail)
-        return CAUSE_BYTES + sum(map(text_bytes, said))
+        texts = (self.member_id, self.instance_id, self.client_id, self.client_host, self.detail)
+        return CAUSE_BYTES + sum(map(text_bytes, texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class History:
         self.rebalances: deque[Rebalance] = deque()
         self._length = max(length, 1)
         self._memory = memory or GroupMemory()
-        self.publish: Callable[[Rebalance], None] = _tell_nobody
+        self.publish: Callable[[Rebalance], None] = _discard
         """Called with finished rebalances, at a limited rate."""
         self._open: Rebalance | None = None
         self._unpublished = 0
@@ -174,8 +174,8 @@ class History:
         """Record a cause, which starts a rebalance or adds to the current one."""
         rebalance = self._begun(cause.at_ms)
         cause = _short(cause)
-        known = len(rebalance.causes)
-        if known < CAUSES_MAX and (self._keep(rebalance, cause.kept_bytes) or known < CAUSES_MIN):
+        count = len(rebalance.causes)
+        if count < CAUSES_MAX and (self._keep(rebalance, cause.kept_bytes) or count < CAUSES_MIN):
             rebalance.causes.append(cause)
 
     def remember_calm(self, cause: Cause, generation: int, members: int) -> None:
@@ -202,7 +202,9 @@ class History:
             return
         self._open.assigned_ms = now_ms
         changed = {each for each in before.keys() | after.keys() if before.get(each) != after.get(each)}
-        old, new = ({each: said[each] for each in said if each in changed} for said in (before, after))
+        old, new = (
+            {each: assignment[each] for each in assignment if each in changed} for assignment in (before, after)
+        )
         if sum(map(len, (*old.values(), *new.values()))) > ASSIGNMENTS_BYTES_MAX:
             self._set_moves(self._open, [])
             self._open.moves_total = NOT_COUNTED
@@ -290,7 +292,7 @@ def _short(cause: Cause) -> Cause:
     )
 
 
-def _tell_nobody(_: Rebalance) -> None: ...
+def _discard(_: Rebalance) -> None: ...
 
 
 def owners(assignments: Mapping[str, bytes]) -> dict[TopicPartition, str]:

@@ -14,16 +14,16 @@ from millpond.config.node import GROUP_MAX_SIZE
 from millpond.config.quota import GROUP_MEMBER_MAX_BYTES
 from millpond.coordinators.groups.classic import ClassicGroup, State, promise_bytes
 from millpond.coordinators.groups.classic_size import check_classic_growth, said_bytes
-from millpond.coordinators.groups.group import Turn
+from millpond.coordinators.groups.group import GroupStep
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.groups.members import (
     NO_MEMBER_ID,
     Member,
     member_from_join,
     new_member_id,
-    parked,
     protocols_of,
     rebalance_timeout_of,
+    without_body,
 )
 from millpond.coordinators.groups.memory import protocols_bytes
 from millpond.coordinators.groups.rebalance import (
@@ -46,9 +46,9 @@ MEMBER_ID_REQUIRED_FROM: Final = 4
 SKIP_ASSIGNMENT_FROM: Final = 9
 
 
-def check_join(turn: Turn, body: JoinGroupRequest) -> None:
+def check_join(step: GroupStep, body: JoinGroupRequest) -> None:
     """Checks that do not need the group."""
-    settings = turn.settings
+    settings = step.settings
     if not body.group_id:
         raise Refused(ErrorCode.INVALID_GROUP_ID)
     if not settings.session_timeout_min_ms <= body.session_timeout_ms <= settings.session_timeout_max_ms:
@@ -58,42 +58,44 @@ def check_join(turn: Turn, body: JoinGroupRequest) -> None:
             ErrorCode.POLICY_VIOLATION,
             GROUP_MEMBER_MAX_BYTES.name,
             settings.member_bytes_max,
-            f"a member says more of itself than {GROUP_MEMBER_MAX_BYTES.name}={settings.member_bytes_max} allows",
+            f"the member's metadata exceeds {GROUP_MEMBER_MAX_BYTES.name}={settings.member_bytes_max}",
         )
     if body.group_instance_id is not None and topic_name_fault(body.group_instance_id):
-        raise Refused(ErrorCode.INVALID_CONFIG, "a group.instance.id is spelled like the name of a topic")
+        raise Refused(
+            ErrorCode.INVALID_CONFIG, "group.instance.id must consist of the characters allowed in topic names"
+        )
 
 
-def join(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest) -> None:
+def join(step: GroupStep, group: ClassicGroup, request: Request, body: JoinGroupRequest) -> None:
     """Answer now, or keep the request pending until the generation begins. Refusals are raised."""
     member_id = body.member_id
-    if not _has_room(turn, group, member_id):
+    if not _has_room(step, group, member_id):
         if member_id in group.members:
             member = group.members[member_id]
-            group.history.note(member.cause(Why.OVER_CAPACITY, turn.now_ms))
-            drop_member(turn, group, member)
-            complete_if_all_joined(turn, group)
+            group.history.note(member.cause(Why.OVER_CAPACITY, step.now_ms))
+            drop_member(step, group, member)
+            complete_if_all_joined(step, group)
         raise LimitMet(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             GROUP_MAX_SIZE.name,
-            turn.settings.group_size_max,
-            f"the group has all of its {GROUP_MAX_SIZE.name}={turn.settings.group_size_max} members",
+            step.settings.group_size_max,
+            f"the group has all of its {GROUP_MAX_SIZE.name}={step.settings.group_size_max} members",
         )
     if not group.supports(body.protocol_type, protocols_of(body)):
         raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     if member_id == NO_MEMBER_ID:
-        _join_unknown(turn, group, request, body)
+        _join_unknown(step, group, request, body)
     elif member_id in group.pending:
         if body.group_instance_id is not None:
             # Ids are handed out only to dynamic members.
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-        _add(turn, group, request, body, member_id)
+        _add(step, group, request, body, member_id)
     else:
-        _rejoin(turn, group, request, body, group.member(member_id, body.group_instance_id))
+        _rejoin(step, group, request, body, group.member(member_id, body.group_instance_id))
 
 
-def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
-    size_max = turn.settings.group_size_max
+def _has_room(step: GroupStep, group: ClassicGroup, member_id: str) -> bool:
+    size_max = step.settings.group_size_max
     if group.state is State.EMPTY:
         return True
     member = group.members.get(member_id)
@@ -104,53 +106,53 @@ def _has_room(turn: Turn, group: ClassicGroup, member_id: str) -> bool:
     return member is not None or len(group.members) < size_max
 
 
-def _join_unknown(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest) -> None:
-    member_id = new_member_id(request.client_id, body.group_instance_id, str(turn.shared.entropy.uuid()))
+def _join_unknown(step: GroupStep, group: ClassicGroup, request: Request, body: JoinGroupRequest) -> None:
+    member_id = new_member_id(request.client_id, body.group_instance_id, str(step.shared.entropy.uuid()))
     if body.group_instance_id is not None:
-        known = group.static_members.get(body.group_instance_id)
-        if known is None:
-            _add(turn, group, request, body, member_id)
+        old_member_id = group.static_members.get(body.group_instance_id)
+        if old_member_id is None:
+            _add(step, group, request, body, member_id)
         else:
-            _replace_static(turn, group, request, body, group.members[known], member_id)
+            _replace_static(step, group, request, body, group.members[old_member_id], member_id)
     elif request.version < MEMBER_ID_REQUIRED_FROM:
-        _add(turn, group, request, body, member_id)
+        _add(step, group, request, body, member_id)
     else:
         # A client that times out and retries must not leave an unnamed member behind each time.
-        if len(group.pending) >= turn.settings.pending_members_max:
+        if len(group.pending) >= step.settings.pending_members_max:
             raise Refused(
-                ErrorCode.GROUP_MAX_SIZE_REACHED, "as many as can be have been told their id and not come yet"
+                ErrorCode.GROUP_MAX_SIZE_REACHED, "too many members were given an id but have not joined yet"
             )
-        turn.shared.memory.check(promise_bytes(member_id))
+        step.shared.memory.check(promise_bytes(member_id))
         group.promise(member_id)
-        turn.timers.set(TimerKey(SESSION, group.group_id, member_id), turn.now_ms + body.session_timeout_ms)
-        turn.reply(request.token, refused_join(request, ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        step.timers.set(TimerKey(SESSION, group.group_id, member_id), step.now_ms + body.session_timeout_ms)
+        step.reply(request.reply_to, refused_join(request, ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
-def _add(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member_id: str) -> None:
+def _add(step: GroupStep, group: ClassicGroup, request: Request, body: JoinGroupRequest, member_id: str) -> None:
     member = member_from_join(request, body, member_id)
-    turn.shared.memory.check(member.kept_bytes)
-    _check_growth(turn, group, member.record_bytes)
-    member.joining = parked(request)
+    step.shared.memory.check(member.kept_bytes)
+    _check_growth(step, group, member.record_bytes)
+    member.joining = without_body(request)
     group.has_newcomers = True
     group.add(member, body.protocol_type)
     # Whether a client is still there is unknown while its join is pending, and without an id it cannot send
     # heartbeats.
-    expect_heartbeat(turn, group, member, turn.settings.new_member_join_timeout_ms)
-    group.history.note(member.cause(Why.JOINED, turn.now_ms, body.reason))
-    prepare_or_complete(turn, group)
+    expect_heartbeat(step, group, member, step.settings.new_member_join_timeout_ms)
+    group.history.note(member.cause(Why.JOINED, step.now_ms, body.reason))
+    prepare_or_complete(step, group)
 
 
-def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, member: Member) -> None:
+def _rejoin(step: GroupStep, group: ClassicGroup, request: Request, body: JoinGroupRequest, member: Member) -> None:
     protocols = protocols_of(body)
     is_unchanged = member.protocols == protocols
     follows = group.leader != member.id
     if is_unchanged and (group.state is State.COMPLETING or (group.state is State.STABLE and follows)):
         # It may have missed the first response.
-        turn.reply(request.token, generation_reply(group, member))
+        step.reply(request.reply_to, generation_reply(group, member))
         return
-    turn.shared.memory.check(protocols_bytes(protocols) - protocols_bytes(member.protocols))
+    step.shared.memory.check(protocols_bytes(protocols) - protocols_bytes(member.protocols))
     said_more_bytes = said_bytes(protocols) - said_bytes(member.protocols)
-    _check_growth(turn, group, said_more_bytes)
+    _check_growth(step, group, said_more_bytes)
     if not is_unchanged:
         why = Why.SUBSCRIPTION_CHANGED
     elif group.state is State.STABLE:
@@ -158,65 +160,67 @@ def _rejoin(turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRe
         why = Why.LEADER_ASKED
     else:
         why = Why.REJOINED
-    group.history.note(member.cause(why, turn.now_ms, body.reason))
-    _park(turn, group, member, request, body)
-    prepare_or_complete(turn, group)
+    group.history.note(member.cause(why, step.now_ms, body.reason))
+    _keep_pending(step, group, member, request, body)
+    prepare_or_complete(step, group)
 
 
-def _park(turn: Turn, group: ClassicGroup, member: Member, request: Request, body: JoinGroupRequest) -> None:
+def _keep_pending(
+    step: GroupStep, group: ClassicGroup, member: Member, request: Request, body: JoinGroupRequest
+) -> None:
     """Update the member's metadata and keep the request pending. The sender of an older pending join has given up
     on it."""
     if member.joining:
-        answer_join(turn, member, refused_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.id))
-    member.joining = parked(request)
+        answer_join(step, member, refused_join(member.joining, ErrorCode.REBALANCE_IN_PROGRESS, member.id))
+    member.joining = without_body(request)
     group.tell(member, protocols_of(body))
     member.rebalance_timeout_ms = rebalance_timeout_of(body)
     member.session_timeout_ms = body.session_timeout_ms
 
 
 def _replace_static(
-    turn: Turn, group: ClassicGroup, request: Request, body: JoinGroupRequest, old: Member, member_id: str
+    step: GroupStep, group: ClassicGroup, request: Request, body: JoinGroupRequest, old: Member, member_id: str
 ) -> None:
     """An instance has restarted. It takes the place of its predecessor, including the assignment."""
     old_leader = group.leader
     member = member_from_join(request, body, member_id)
-    turn.shared.memory.check(member.kept_bytes - old.kept_bytes)
+    step.shared.memory.check(member.kept_bytes - old.kept_bytes)
     growth_bytes = member.record_bytes + len(old.assignment) - old.record_bytes
-    _check_growth(turn, group, growth_bytes)
-    _take_place(turn, group, request, old, member)
-    cause = member.cause(Why.RESTARTED, turn.now_ms, body.reason)
+    _check_growth(step, group, growth_bytes)
+    _take_place(step, group, request, old, member)
+    cause = member.cause(Why.RESTARTED, step.now_ms, body.reason)
     if group.state is State.STABLE and group.elected_protocol() == group.protocol:
         group.history.remember_calm(cause, group.generation, len(group.members))
-        _answer_calmly(turn, group, member, old_leader)
+        _answer_calmly(step, group, member, old_leader)
         return
     group.history.note(cause)
     if group.state is State.PREPARING:
-        complete_if_all_joined(turn, group)
+        complete_if_all_joined(step, group)
     else:
         # The leader is computing an assignment for the old id: the new one would get nothing.
-        prepare(turn, group)
+        prepare(step, group)
 
 
-def _check_growth(turn: Turn, group: ClassicGroup, more_bytes: int) -> None:
-    check_classic_growth(group.record_bytes, more_bytes, max(turn.settings.group_bytes_max, group.loaded_bytes))
+def _check_growth(step: GroupStep, group: ClassicGroup, more_bytes: int) -> None:
+    check_classic_growth(group.record_bytes, more_bytes, max(step.settings.group_bytes_max, group.loaded_bytes))
 
 
-def _take_place(turn: Turn, group: ClassicGroup, request: Request, old: Member, member: Member) -> None:
+def _take_place(step: GroupStep, group: ClassicGroup, request: Request, old: Member, member: Member) -> None:
     """The old id is fenced from here on, with all its pending requests."""
-    answer_join(turn, old, refused_join(old.joining, ErrorCode.FENCED_INSTANCE_ID, old.id))
-    answer_sync(turn, old, ErrorCode.FENCED_INSTANCE_ID)
-    turn.timers.cancel(TimerKey(SESSION, group.group_id, old.id))
+    answer_join(step, old, refused_join(old.joining, ErrorCode.FENCED_INSTANCE_ID, old.id))
+    answer_sync(step, old, ErrorCode.FENCED_INSTANCE_ID)
+    step.timers.cancel(TimerKey(SESSION, group.group_id, old.id))
     member.assignment = old.assignment
     member.is_new = False
-    member.joining = parked(request)
+    member.joining = without_body(request)
     group.replace(old, member)
-    expect_heartbeat(turn, group, member)
+    expect_heartbeat(step, group, member)
 
 
-def _answer_calmly(turn: Turn, group: ClassicGroup, member: Member, old_leader: str | None) -> None:
+def _answer_calmly(step: GroupStep, group: ClassicGroup, member: Member, old_leader: str | None) -> None:
     """Without a rebalance: write the new id and let it fetch its old assignment."""
     assert member.joining is not None
-    turn.record(group.assigned_record({each.id: each.assignment for each in group.members.values()}, turn.wall_ms))
+    step.record(group.assigned_record({each.id: each.assignment for each in group.members.values()}, step.wall_ms))
     response = generation_reply(group, member)
     if member.joining.version >= SKIP_ASSIGNMENT_FROM:
         response.skip_assignment = group.leader == member.id
@@ -224,4 +228,4 @@ def _answer_calmly(turn: Turn, group: ClassicGroup, member: Member, old_leader: 
         # A leader that cannot be told to skip must not think it leads: it would assign again.
         response.leader = old_leader or ""
         response.members = []
-    answer_join(turn, member, response)
+    answer_join(step, member, response)

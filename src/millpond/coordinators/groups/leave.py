@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.classic import ClassicGroup
-from millpond.coordinators.groups.group import Turn
+from millpond.coordinators.groups.group import GroupStep
 from millpond.coordinators.groups.history import Why
 from millpond.coordinators.groups.members import NO_MEMBER_ID, Member
 from millpond.coordinators.groups.rebalance import (
@@ -22,7 +22,7 @@ SEVERAL_FROM = 3
 """From this version on one request names several members, each with its own result."""
 
 
-def leave(turn: Turn, group: ClassicGroup | None, request: Request, body: LeaveGroupRequest) -> None:
+def leave(step: GroupStep, group: ClassicGroup | None, request: Request, body: LeaveGroupRequest) -> None:
     """Remove members. A missing group has none."""
     if request.version < SEVERAL_FROM:
         leaving = [LeaveGroupRequest.MemberIdentity(member_id=body.member_id)]
@@ -32,24 +32,24 @@ def leave(turn: Turn, group: ClassicGroup | None, request: Request, body: LeaveG
         codes = [ErrorCode.UNKNOWN_MEMBER_ID] * len(leaving)
     else:
         members_before = len(group.members)
-        codes = [_let_go(turn, group, each) for each in leaving]
+        codes = [_let_go(step, group, each) for each in leaving]
         if len(group.members) < members_before:
-            prepare_or_complete(turn, group)
+            prepare_or_complete(step, group)
         else:
-            complete_if_all_joined(turn, group)
-    turn.reply(request.token, _reply(request, leaving, codes))
+            complete_if_all_joined(step, group)
+    step.reply(request.reply_to, _reply(request, leaving, codes))
 
 
-def _let_go(turn: Turn, group: ClassicGroup, leaving: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
+def _let_go(step: GroupStep, group: ClassicGroup, leaving: LeaveGroupRequest.MemberIdentity) -> ErrorCode:
     if leaving.member_id in group.pending:
-        forget_pending(turn, group, leaving.member_id)
+        forget_pending(step, group, leaving.member_id)
         return ErrorCode.NONE
     try:
         member = _leaving_member(group, leaving)
     except Refused as refused:
         return refused.code
-    group.history.note(member.cause(Why.LEFT, turn.now_ms, leaving.reason))
-    drop_member(turn, group, member)
+    group.history.note(member.cause(Why.LEFT, step.now_ms, leaving.reason))
+    drop_member(step, group, member)
     return ErrorCode.NONE
 
 
@@ -75,24 +75,24 @@ def _reply(
     )
 
 
-def forget_pending(turn: Turn, group: ClassicGroup, member_id: str) -> None:
+def forget_pending(step: GroupStep, group: ClassicGroup, member_id: str) -> None:
     group.forget_promise(member_id)
-    turn.timers.cancel(TimerKey(SESSION, group.group_id, member_id))
+    step.timers.cancel(TimerKey(SESSION, group.group_id, member_id))
 
 
-def on_session_end(turn: Turn, group: ClassicGroup, member_id: str) -> None:
+def on_session_end(step: GroupStep, group: ClassicGroup, member_id: str) -> None:
     """A member's session has timed out."""
     if member_id in group.pending:
-        forget_pending(turn, group, member_id)
-        complete_if_all_joined(turn, group)
+        forget_pending(step, group, member_id)
+        complete_if_all_joined(step, group)
         return
     member = group.members.get(member_id)
     if member is None:
         return
     if member.is_waiting and not member.is_new:
         # A member with a pending request cannot send heartbeats; only a new one may have gone away.
-        expect_heartbeat(turn, group, member)
+        expect_heartbeat(step, group, member)
         return
-    group.history.note(member.cause(Why.TIMED_OUT, turn.now_ms))
-    drop_member(turn, group, member)
-    prepare_or_complete(turn, group)
+    group.history.note(member.cause(Why.TIMED_OUT, step.now_ms))
+    drop_member(step, group, member)
+    prepare_or_complete(step, group)

@@ -108,7 +108,7 @@ def member_from_join(request: Request, body: JoinGroupRequest, member_id: str) -
     )
 
 
-def parked(request: Request) -> Request:
+def without_body(request: Request) -> Request:
     """What is kept of a pending request: how to answer it. Its content was processed, and may be large."""
     return replace(request, body=type(request.body)())
 

@@ -95,5 +95,5 @@ class GroupMemory:
                 ErrorCode.POLICY_VIOLATION,
                 limit,
                 bytes_max,
-                f"all groups of this node together keep as much as {limit}={bytes_max} allows",
+                f"the groups of this node have reached {limit}={bytes_max}",
             )

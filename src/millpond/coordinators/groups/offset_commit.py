@@ -10,7 +10,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.coordinators.groups.group import Group, Turn
+from millpond.coordinators.groups.group import Group, GroupStep
 from millpond.coordinators.groups.offsets import Offsets
 from millpond.coordinators.groups.records import OffsetKey, offset_record, plain_offset_record
 from millpond.coordinators.shard import CoordinatorRecord
@@ -36,28 +36,28 @@ ILLEGAL_GENERATION (KIP-1319)."""
 TIME_MS_MAX = (1 << 63) - 1
 
 
-def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
+def commit(step: GroupStep, offsets: Offsets, body: OffsetCommitRequest, version: int) -> OffsetCommitResponse:
     """The records of valid offsets, and a result for each. The group has accepted already."""
     topics = []
     records: list[CoordinatorRecord] = []
-    wanted: dict[OffsetKey, str] = {}
+    metadata_by_key: dict[OffsetKey, str] = {}
     for topic in body.topics:
-        name, code = _named(turn.shared.image, topic.name, topic.topic_id, by_id=version >= TOPIC_IDS_FROM)
+        name, code = _named(step.shared.image, topic.name, topic.topic_id, by_id=version >= TOPIC_IDS_FROM)
         partitions = []
         for partition in topic.partitions:
-            partition_code = code or _fault(turn, name, partition.partition_index, partition.committed_metadata)
+            partition_code = code or _fault(step, name, partition.partition_index, partition.committed_metadata)
             if partition_code is ErrorCode.NONE:
                 value = OffsetCommitValue(
                     offset=partition.committed_offset,
                     leader_epoch=partition.committed_leader_epoch,
                     metadata=partition.committed_metadata or "",
-                    commit_timestamp=turn.wall_ms,
-                    expire_timestamp=_expiry_ms(turn, body.retention_time_ms),
-                    topic_id=turn.shared.image.topics[name].id,
+                    commit_timestamp=step.wall_ms,
+                    expire_timestamp=_expiry_ms(step, body.retention_time_ms),
+                    topic_id=step.shared.image.topics[name].id,
                 )
                 key = OffsetKey(body.group_id, name, partition.partition_index)
                 # If a partition is repeated, only the last one is stored: its memory counts once.
-                wanted[key] = value.metadata
+                metadata_by_key[key] = value.metadata
                 records.append(offset_record(key, value))
             partitions.append(
                 OffsetCommitResponse.OffsetCommitResponsePartition(
@@ -69,21 +69,21 @@ def commit(turn: Turn, offsets: Offsets, body: OffsetCommitRequest, version: int
                 name=topic.name, topic_id=topic.topic_id, partitions=partitions
             )
         )
-    turn.shared.memory.check(offsets.growth_of_all(wanted))
-    turn.record(*records)
+    step.shared.memory.check(offsets.growth_of_all(metadata_by_key))
+    step.record(*records)
     return OffsetCommitResponse(topics=topics)
 
 
-def commit_one(turn: Turn, offsets: Offsets, asked: ShortCommit) -> CoordinatorRecord | None:
+def commit_one(step: GroupStep, offsets: Offsets, request: ShortCommit) -> CoordinatorRecord | None:
     """The record of a request's single offset, by topic name; None if it is not possible."""
-    metadata = asked.metadata or ""
-    if _fault(turn, asked.topic, asked.partition, metadata) is not ErrorCode.NONE:
+    metadata = request.metadata or ""
+    if _fault(step, request.topic, request.partition, metadata) is not ErrorCode.NONE:
         return None
-    key = OffsetKey(asked.group_id, asked.topic, asked.partition)
-    if not turn.shared.memory.has_room(offsets.growth_bytes(key, metadata)):
+    key = OffsetKey(request.group_id, request.topic, request.partition)
+    if not step.shared.memory.has_room(offsets.growth_bytes(key, metadata)):
         return None
     return plain_offset_record(
-        *key, asked.offset, asked.leader_epoch, metadata, turn.wall_ms, turn.shared.image.topics[asked.topic].id
+        *key, request.offset, request.leader_epoch, metadata, step.wall_ms, step.shared.image.topics[request.topic].id
     )
 
 
@@ -107,40 +107,42 @@ def refused_commit(body: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitRe
 
 
 def commit_in_transaction(
-    turn: Turn, offsets: Offsets, body: TxnOffsetCommitRequest, version: int
+    step: GroupStep, offsets: Offsets, body: TxnOffsetCommitRequest, version: int
 ) -> TxnOffsetCommitResponse:
     """Records for a batch of the producer's transaction; they take effect with its marker."""
     under_way = offsets.pending.get(body.producer_id)
     if under_way is not None and body.producer_epoch < under_way.epoch:
         raise Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
     records: list[CoordinatorRecord] = []
-    wanted: dict[OffsetKey, str] = {}
+    metadata_by_key: dict[OffsetKey, str] = {}
     by_id = version >= TRANSACTIONAL_TOPIC_IDS_FROM
 
     def decide(
         topic: TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic,
         partition: TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition,
     ) -> ErrorCode:
-        name, code = _named(turn.shared.image, topic.name, topic.topic_id, by_id=by_id)
-        code = code or _fault(turn, name, partition.partition_index, partition.committed_metadata)
+        name, code = _named(step.shared.image, topic.name, topic.topic_id, by_id=by_id)
+        code = code or _fault(step, name, partition.partition_index, partition.committed_metadata)
         if code is ErrorCode.NONE:
             value = OffsetCommitValue(
                 offset=partition.committed_offset,
                 leader_epoch=partition.committed_leader_epoch,
                 metadata=partition.committed_metadata or "",
-                commit_timestamp=turn.wall_ms,
-                topic_id=turn.shared.image.topics[name].id,
+                commit_timestamp=step.wall_ms,
+                topic_id=step.shared.image.topics[name].id,
             )
             key = OffsetKey(body.group_id, name, partition.partition_index)
-            wanted[key] = value.metadata
+            metadata_by_key[key] = value.metadata
             records.append(offset_record(key, value))
         return code
 
     response = _transactional_reply(body, decide)
-    turn.shared.memory.check(
-        sum(offsets.pending_growth_bytes(body.producer_id, key, metadata) for key, metadata in wanted.items())
+    step.shared.memory.check(
+        sum(
+            offsets.pending_growth_bytes(body.producer_id, key, metadata) for key, metadata in metadata_by_key.items()
+        )
     )
-    turn.record(*records)
+    step.record(*records)
     return response
 
 
@@ -148,7 +150,9 @@ def refused_in_transaction(body: TxnOffsetCommitRequest, code: ErrorCode) -> Txn
     return _transactional_reply(body, lambda _topic, _partition: code)
 
 
-def delete_offsets(turn: Turn, group: Group, offsets: Offsets, body: OffsetDeleteRequest) -> OffsetDeleteResponse:
+def delete_offsets(
+    step: GroupStep, group: Group, offsets: Offsets, body: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
     """Remove offsets of topics without subscribers in the group."""
     group.check_offset_delete()
     read = group.subscribed_among(topic.name for topic in body.topics)
@@ -159,7 +163,7 @@ def delete_offsets(turn: Turn, group: Group, offsets: Offsets, body: OffsetDelet
         for partition in topic.partitions:
             key = OffsetKey(body.group_id, topic.name, partition.partition_index)
             if not is_read and (offsets.get(key) or offsets.is_pending(key)):
-                turn.record(offset_record(key, None))
+                step.record(offset_record(key, None))
             partitions.append(
                 OffsetDeleteResponse.OffsetDeleteResponsePartition(
                     partition_index=partition.partition_index,
@@ -205,15 +209,15 @@ def _named(image: Image, name: str, topic_id: UUID, *, by_id: bool) -> tuple[str
     return (topic.name, ErrorCode.NONE) if topic else ("", ErrorCode.UNKNOWN_TOPIC_ID)
 
 
-def _expiry_ms(turn: Turn, retention_ms: int) -> int:
+def _expiry_ms(step: GroupStep, retention_ms: int) -> int:
     """When the offset may expire; -1 leaves that to the coordinator. The record's maximum means never."""
-    return -1 if retention_ms < 0 else min(turn.wall_ms + retention_ms, TIME_MS_MAX)
+    return -1 if retention_ms < 0 else min(step.wall_ms + retention_ms, TIME_MS_MAX)
 
 
-def _fault(turn: Turn, topic: str, partition: int, metadata: str | None) -> ErrorCode:
-    if turn.shared.image.partition(topic, partition) is None:
+def _fault(step: GroupStep, topic: str, partition: int, metadata: str | None) -> ErrorCode:
+    if step.shared.image.partition(topic, partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     # Counted in characters, as in Kafka: the limit must not depend on the broker.
-    if metadata is not None and len(metadata) > turn.settings.offset_metadata_bytes_max:
+    if metadata is not None and len(metadata) > step.settings.offset_metadata_bytes_max:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE

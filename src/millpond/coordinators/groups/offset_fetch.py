@@ -52,19 +52,19 @@ class OffsetReader:
         )
         self._require_stable = require_stable
 
-    def read(self, group: Group | None, asked: AskedGroup) -> AnsweredGroup:
+    def read(self, group: Group | None, request: AskedGroup) -> AnsweredGroup:
         if group is not None:
             try:
-                group.check_fetch(asked.member_id, asked.member_epoch)
+                group.check_fetch(request.member_id, request.member_epoch)
             except Refused as refused:
-                return AnsweredGroup(group_id=asked.group_id, error_code=refused.code)
-        if asked.topics is not None:
-            topics: list[AnsweredTopic] | AllOffsets = self._chosen(asked)
-        elif self._offsets.count_of_group(asked.group_id) > BUILT_AT_ONCE:
-            topics = AllOffsets(self, asked.group_id)
+                return AnsweredGroup(group_id=request.group_id, error_code=refused.code)
+        if request.topics is not None:
+            topics: list[AnsweredTopic] | AllOffsets = self._chosen(request)
+        elif self._offsets.count_of_group(request.group_id) > BUILT_AT_ONCE:
+            topics = AllOffsets(self, request.group_id)
         else:
-            topics = self._everything(asked.group_id)
-        return AnsweredGroup(group_id=asked.group_id, topics=cast("Any", topics))
+            topics = self._everything(request.group_id)
+        return AnsweredGroup(group_id=request.group_id, topics=cast("Any", topics))
 
     def snapshot(self, group_id: str) -> tuple[dict[str, ByPartition], list[OffsetKey]]:
         """The offsets of a group, and those that an open transaction would change, if that matters."""
@@ -83,18 +83,18 @@ class OffsetReader:
             metadata=committed.metadata,
         )
 
-    def is_told(self, key: OffsetKey, committed: Committed) -> bool:
+    def is_returned(self, key: OffsetKey, committed: Committed) -> bool:
         return not self._offsets.is_deleted(key.topic, committed)
 
-    def _chosen(self, asked: AskedGroup) -> list[AnsweredTopic]:
+    def _chosen(self, request: AskedGroup) -> list[AnsweredTopic]:
         topics = []
-        for topic in asked.topics or ():
+        for topic in request.topics or ():
             name = topic.name
             if self._by_id:
-                known = self._image.topics_by_id.get(topic.topic_id)
-                name = known.name if known else ""
+                existing = self._image.topics_by_id.get(topic.topic_id)
+                name = existing.name if existing else ""
             partitions = [
-                self._partition(OffsetKey(asked.group_id, name, number))
+                self._partition(OffsetKey(request.group_id, name, number))
                 if name or not self._by_id
                 else self._unanswered(number, ErrorCode.UNKNOWN_TOPIC_ID)
                 for number in topic.partition_indexes
@@ -162,7 +162,7 @@ class AllOffsets:
                     yield
                 key = OffsetKey(self._group_id, topic, partition)
                 is_unstable = key in unstable
-                if is_unstable or reader.is_told(key, committed):
+                if is_unstable or reader.is_returned(key, committed):
                     unstable.pop(key, None)
                     answered.append(reader.answered(key, committed, unstable=is_unstable))
             if answered:

@@ -128,8 +128,8 @@ class Offsets:
         """
         if committed.topic_id == NO_TOPIC_ID:
             return False
-        known = self._image.topics.get(topic)
-        return known is None or known.id != committed.topic_id
+        existing = self._image.topics.get(topic)
+        return existing is None or existing.id != committed.topic_id
 
     def is_pending_anew(self, key: OffsetKey) -> bool:
         """Whether an open transaction has committed it for the current topic of that name."""
@@ -150,9 +150,9 @@ class Offsets:
                 if self.is_deleted(topic, committed):
                     yield OffsetKey(group_id, topic, partition)
         for key in self._producers.get(group_id, ()):
-            known = self.get(key)
+            offset = self.get(key)
             # A commit since then stays when that transaction ends: its record is the later one.
-            is_replaced = known is not None and not self.is_deleted(key.topic, known)
+            is_replaced = offset is not None and not self.is_deleted(key.topic, offset)
             if not is_replaced and any(self.is_deleted(key.topic, each) for each in self._waiting(key)):
                 yield key
 
@@ -163,11 +163,11 @@ class Offsets:
 
     # Memory.
 
-    def growth_of_all(self, wanted: Mapping[OffsetKey, str]) -> int:
+    def growth_of_all(self, metadata_by_key: Mapping[OffsetKey, str]) -> int:
         """How much more memory offsets of one group with this metadata would take than the existing ones."""
-        topics = {key.topic: key.group_id for key in wanted}
+        topics = {key.topic: key.group_id for key in metadata_by_key}
         new = (topic for topic, group_id in topics.items() if topic not in self.by_group.get(group_id, {}))
-        return sum(map(topic_bytes, new)) + sum(self._growth_alone(*each) for each in wanted.items())
+        return sum(map(topic_bytes, new)) + sum(self._growth_alone(*each) for each in metadata_by_key.items())
 
     def growth_bytes(self, key: OffsetKey, metadata: str) -> int:
         """How much more memory this offset would take than the existing one."""
@@ -176,16 +176,16 @@ class Offsets:
 
     def _growth_alone(self, key: OffsetKey, metadata: str) -> int:
         """The same without its topic."""
-        known = self.get(key)
-        if known is not None:
-            return text_bytes(metadata) - text_bytes(known.metadata)
+        committed = self.get(key)
+        if committed is not None:
+            return text_bytes(metadata) - text_bytes(committed.metadata)
         return OFFSET_BYTES + text_bytes(metadata)
 
     def pending_growth_bytes(self, producer_id: int, key: OffsetKey, metadata: str) -> int:
         """The same for an offset that waits for the producer's transaction."""
         under_way = self.pending.get(producer_id)
-        known = None if under_way is None else under_way.offsets.get(key)
-        return pending_bytes(key, metadata) - (0 if known is None else pending_bytes(key, known.metadata))
+        pending = None if under_way is None else under_way.offsets.get(key)
+        return pending_bytes(key, metadata) - (0 if pending is None else pending_bytes(key, pending.metadata))
 
     # Changing.
 
@@ -247,9 +247,9 @@ class Offsets:
         for key in pending.offsets:
             self._forget_producer(key, producer_id)
         for key, each in pending.offsets.items() if committed else ():
-            known = self.get(key)
+            old_offset = self.get(key)
             # Compaction keeps the last record of a key, not the last one that took effect: the later record wins here
             # too.
-            if known is None or each.record_offset > known.record_offset:
+            if old_offset is None or each.record_offset > old_offset.record_offset:
                 self.replay(key, each)
         return list(pending.offsets)

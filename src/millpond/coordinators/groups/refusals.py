@@ -52,8 +52,21 @@ def refusal(request: Request, refused: Refused) -> m.Message:
             )
         case m.ConsumerGroupHeartbeatRequest():
             return m.ConsumerGroupHeartbeatResponse(error_code=code, error_message=refused.message)
+        case m.ShareGroupHeartbeatRequest():
+            return m.ShareGroupHeartbeatResponse(error_code=code, error_message=refused.message)
+        case m.AlterShareGroupOffsetsRequest():
+            return m.AlterShareGroupOffsetsResponse(error_code=code, error_message=refused.message)
+        case m.DeleteShareGroupOffsetsRequest():
+            return m.DeleteShareGroupOffsetsResponse(error_code=code, error_message=refused.message)
+        case m.ShareGroupDescribeRequest():
+            shared = m.ShareGroupDescribeResponse.DescribedGroup
+            return m.ShareGroupDescribeResponse(
+                groups=[
+                    shared(group_id=each, error_code=code, error_message=refused.message) for each in body.group_ids
+                ]
+            )
         case _:
-            raise AssertionError(f"{type(body).__name__} is none of a group coordinator's requests")
+            raise AssertionError(f"{type(body).__name__} is not a request to a group coordinator")
 
 
 def _refused_fetch(body: m.OffsetFetchRequest, version: int, code: ErrorCode) -> m.OffsetFetchResponse:

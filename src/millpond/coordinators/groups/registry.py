@@ -13,7 +13,7 @@ from millpond.coordinators.groups.classic import ClassicGroup
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.consumer.records import TYPES as CONSUMER_KEY_VERSIONS
 from millpond.coordinators.groups.consumer.records import decode_record as decode_consumer_record
-from millpond.coordinators.groups.group import Shared, Turn
+from millpond.coordinators.groups.group import GroupStep, Shared
 from millpond.coordinators.groups.offsets import Committed, Offsets
 from millpond.coordinators.groups.rebalance import wake
 from millpond.coordinators.groups.records import (
@@ -28,14 +28,17 @@ from millpond.coordinators.groups.records import (
     decode_offset_value,
     key_version,
 )
+from millpond.coordinators.groups.share.group import ShareGroup
+from millpond.coordinators.groups.share.records import TYPES as SHARE_KEY_VERSIONS
+from millpond.coordinators.groups.share.records import decode_record as decode_share_record
 from millpond.coordinators.shard import Effects
 from millpond.wire import messages as m
 
-AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 class HasGroupId(Protocol):
-    """The common field of the keys of consumer group records."""
+    """The common field of the keys of consumer and share group records."""
 
     group_id: str
 
@@ -62,6 +65,8 @@ class Registry:
             self._replay_classic(decode_group_key(key), value)
         elif version in CONSUMER_KEY_VERSIONS:
             self._replay_consumer(*decode_consumer_record(key, value))
+        elif version in SHARE_KEY_VERSIONS:
+            self._replay_share(*decode_share_record(key, value))
         elif version == DELETED_TOPIC_KEY_VERSION:
             self.offsets.replay_deleted(*decode_deleted_topic(key, value))
         # Kinds of newer versions are skipped.
@@ -80,7 +85,7 @@ class Registry:
 
     def replay_marker(self, producer_id: int, epoch: int, committed: bool) -> None:
         for group_id in {key.group_id: None for key in self.offsets.replay_marker(producer_id, epoch, committed)}:
-            self.drop_if_hollow(self.groups[group_id])
+            self.remove_if_unused(self.groups[group_id])
 
     def _replay_offset(self, offset: int, key: OffsetKey, value: bytes | None) -> None:
         if value is not None:
@@ -89,7 +94,7 @@ class Registry:
             return
         self.offsets.replay(key, None)
         if key.group_id in self.groups:
-            self.drop_if_hollow(self.groups[key.group_id])
+            self.remove_if_unused(self.groups[key.group_id])
 
     def _replay_classic(self, group_id: str, value: bytes | None) -> None:
         group = self.groups.get(group_id)
@@ -104,9 +109,9 @@ class Registry:
         group.replay(decode_group_value(value), self.at_ms)
         if group.members and not had_members and self.is_loaded:
             # A live consumer group was turned back.
-            turn = Turn(self.shared, self.at_ms)
-            wake(turn, group)
-            assert turn.effects == Effects(), "nobody can have joined yet"
+            step = GroupStep(self.shared, self.at_ms)
+            wake(step, group)
+            assert step.effects == Effects(), "no member can have joined yet"
 
     def _replay_consumer(self, key: m.Message, value: m.Message | None) -> None:
         group_id = cast(HasGroupId, key).group_id
@@ -121,19 +126,33 @@ class Registry:
             self._drop(group_id)
             self._keep_for_offsets(group_id)
 
+    def _replay_share(self, key: m.Message, value: m.Message | None) -> None:
+        group_id = cast(HasGroupId, key).group_id
+        group = self.groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            if value is None:
+                return
+            group = self.new_share(group_id)
+            self.put(group)
+        group.replay(key, value, self.at_ms)
+        if value is None and not group.exists:
+            self._drop(group_id)
+            self._keep_for_offsets(group_id)
+
     def _keep_for_offsets(self, group_id: str) -> None:
         if self.offsets.has_any(group_id):
             self.created(group_id)
 
     # Groups.
 
-    def with_members(self, group_id: str) -> AnyGroup:
-        """Without a group there is no such member either."""
+    def with_members(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        """A group that may have members of the classic protocol. Without a group there is no such member either."""
         if not group_id:
             raise Refused(ErrorCode.INVALID_GROUP_ID)
-        if group_id not in self.groups:
+        group = self.groups.get(group_id)
+        if group is None or isinstance(group, ShareGroup):
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID)
-        return self.groups[group_id]
+        return group
 
     def known(self, group_id: str) -> AnyGroup:
         if group_id not in self.groups:
@@ -169,6 +188,11 @@ class Registry:
         self._publish(group)
         return group
 
+    def new_share(self, group_id: str) -> ShareGroup:
+        """A group that is not registered yet: see `put`."""
+        shared = self.shared
+        return ShareGroup(group_id, lambda: shared.image, shared.settings.share, shared.memory)
+
     def put(self, group: AnyGroup) -> None:
         """Register it in place of the one of this name."""
         before = self.groups.get(group.group_id)
@@ -182,7 +206,7 @@ class Registry:
     def _publish(self, group: AnyGroup) -> None:
         group.history.publish = lambda over: self.shared.finished.append((group.group_id, over))
 
-    def drop_if_hollow(self, group: AnyGroup) -> None:
+    def remove_if_unused(self, group: AnyGroup) -> None:
         """Remove a group that neither the log nor a client knows: it only costs memory."""
         if (
             isinstance(group, ClassicGroup)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millpond.coordinators.groups.consumer.settings import ConsumerGroupSettings
+from millpond.coordinators.groups.share.settings import ShareGroupSettings
 
 MINUTE_MS = 60 * 1000
 
@@ -52,3 +53,5 @@ class GroupSettings:
 
     consumer: ConsumerGroupSettings = field(default_factory=ConsumerGroupSettings)
     """group.consumer.*"""
+    share: ShareGroupSettings = field(default_factory=ShareGroupSettings)
+    """group.share.*"""

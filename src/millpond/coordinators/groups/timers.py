@@ -54,17 +54,17 @@ class Timers:
         """The earliest deadline."""
         while self._heap:
             at_ms, key = self._heap[0]
-            wanted = self._deadlines.get(key)
-            if wanted == at_ms:
+            deadline_ms = self._deadlines.get(key)
+            if deadline_ms == at_ms:
                 return at_ms
-            if wanted is None or self._placed.get(key) != at_ms:
+            if deadline_ms is None or self._placed.get(key) != at_ms:
                 # Cancelled, or another place of it in the heap comes earlier.
                 heappop(self._heap)
                 if self._placed.get(key) == at_ms:
                     del self._placed[key]
             else:
-                self._placed[key] = wanted
-                heapreplace(self._heap, (wanted, key))
+                self._placed[key] = deadline_ms
+                heapreplace(self._heap, (deadline_ms, key))
         return None
 
     def pop_due(self, now_ms: int) -> TimerKey | None:

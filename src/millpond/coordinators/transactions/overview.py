@@ -83,7 +83,7 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
         raise BadPattern("the pattern is too long")
     machine = compiled(pattern, TYPED_CHARACTERS)
     if len(machine.steps) > STEPS_MAX:
-        raise BadPattern("the pattern repeats too much")
+        raise BadPattern("the pattern has too many repetitions")
 
     def matches(transactional_id: str) -> bool:
         if len(transactional_id) > MATCHED_LENGTH_MAX:
@@ -91,7 +91,7 @@ def _matcher(pattern: str | None) -> Callable[[str], bool]:
         if not (transactional_id.isascii() and transactional_id.isprintable()):
             transactional_id = "".join(each if each in TYPED_CHARACTERS else ANOTHER for each in transactional_id)
         if machine.steps_walked > WALKED_STEPS_MAX:
-            raise BadPattern("the pattern takes too long")
+            raise BadPattern("matching the pattern takes too long")
         return machine.matches(transactional_id)
 
     return matches

@@ -23,14 +23,14 @@ def add(
     error = _writer_fault(current, producer_id, epoch)
     if error or current is None:
         return Verdict(error)
-    wanted = frozenset(partitions)
+    requested = frozenset(partitions)
     if current.state is State.ONGOING:
-        if wanted <= current.partitions:
+        if requested <= current.partitions:
             return Verdict(ErrorCode.NONE)
         grown = current.moved(State.ONGOING, now_ms)
-        return Verdict(ErrorCode.NONE, (replace(grown, partitions=current.partitions | wanted),))
+        return Verdict(ErrorCode.NONE, (replace(grown, partitions=current.partitions | requested),))
     begun = replace(
-        current.moved(State.ONGOING, now_ms), partitions=wanted, start_ms=now_ms, client_version=client_version
+        current.moved(State.ONGOING, now_ms), partitions=requested, start_ms=now_ms, client_version=client_version
     )
     return Verdict(ErrorCode.NONE, (begun,))
 

@@ -119,14 +119,14 @@ class TransactionShard:
             case m.DescribeTransactionsRequest() as body:
                 states = [overview.describe(each, self.transactions.get(each)) for each in body.transactional_ids]
                 return self._effects(
-                    NOTHING, request.token, m.DescribeTransactionsResponse(transaction_states=states)
+                    NOTHING, request.reply_to, m.DescribeTransactionsResponse(transaction_states=states)
                 )
             case m.ListTransactionsRequest() as body:
                 return self._effects(
-                    NOTHING, request.token, overview.list_all(self.transactions.values(), body, wall_ms)
+                    NOTHING, request.reply_to, overview.list_all(self.transactions.values(), body, wall_ms)
                 )
             case _:
-                raise AssertionError(f"{type(request.body).__name__} is not for a transaction coordinator")
+                raise AssertionError(f"{type(request.body).__name__} is not a request to a transaction coordinator")
 
     def _init_producer_id(self, request: Request, body: m.InitProducerIdRequest, now_ms: int) -> Effects:
         name = body.transactional_id
@@ -146,7 +146,7 @@ class TransactionShard:
         if not verdict.error:
             response.producer_id = verdict.steps[-1].producer_id
             response.producer_epoch = verdict.steps[-1].producer_epoch
-        return self._effects(verdict, request.token, response)
+        return self._effects(verdict, request.reply_to, response)
 
     def _initialise(self, name: str, body: m.InitProducerIdRequest, now_ms: int) -> Verdict:
         current = self.transactions.get(name)
@@ -167,35 +167,35 @@ class TransactionShard:
 
     def _add_partitions(self, request: Request, body: m.AddPartitionsToTxnRequest, now_ms: int) -> Effects:
         if request.version < BROKERS_ADD_FROM:
-            wanted = partitions_of(body.v3_and_below_topics)
+            partitions = partitions_of(body.v3_and_below_topics)
             verdict = self._add(
                 body.v3_and_below_transactional_id,
                 body.v3_and_below_producer_id,
                 body.v3_and_below_producer_epoch,
-                wanted,
+                partitions,
                 TRANSACTIONS_V1,
                 now_ms,
             )
             error = for_version(verdict.error, request.version, fenced_since=2)
-            results = topic_results(dict.fromkeys(wanted, error))
+            results = topic_results(dict.fromkeys(partitions, error))
             response = m.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results)
-            return self._effects(verdict, request.token, response)
+            return self._effects(verdict, request.reply_to, response)
         effects = Effects()
         response = m.AddPartitionsToTxnResponse(error_code=ErrorCode.NONE, results_by_transaction=[])
         seen: set[str] = set()
         for each in body.transactions:
-            wanted = partitions_of(each.topics)
+            partitions = partitions_of(each.topics)
             name = each.transactional_id
             if name in seen:
                 # Each ID is decided based on its state before this request, so only once.
-                errors = dict.fromkeys(wanted, ErrorCode.CONCURRENT_TRANSACTIONS)
+                errors = dict.fromkeys(partitions, ErrorCode.CONCURRENT_TRANSACTIONS)
             elif each.verify_only:
-                errors = self._membership(name, each.producer_id, each.producer_epoch, wanted)
+                errors = self._membership(name, each.producer_id, each.producer_epoch, partitions)
             else:
                 seen.add(name)
-                verdict = self._add(name, each.producer_id, each.producer_epoch, wanted, TRANSACTIONS_V2, now_ms)
+                verdict = self._add(name, each.producer_id, each.producer_epoch, partitions, TRANSACTIONS_V2, now_ms)
                 effects.add(self._carried_out(verdict))
-                errors = dict.fromkeys(wanted, verdict.error)
+                errors = dict.fromkeys(partitions, verdict.error)
             response.results_by_transaction.append(
                 m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
                     transactional_id=name,
@@ -207,7 +207,7 @@ class TransactionShard:
                     ),
                 )
             )
-        effects.reply(request.token, response)
+        effects.reply(request.reply_to, response)
         return effects
 
     def _add_offsets(self, request: Request, body: m.AddOffsetsToTxnRequest, now_ms: int) -> Effects:
@@ -216,7 +216,7 @@ class TransactionShard:
             body.transactional_id, body.producer_id, body.producer_epoch, [partition], TRANSACTIONS_V1, now_ms
         )
         error = for_version(verdict.error, request.version, fenced_since=2)
-        return self._effects(verdict, request.token, m.AddOffsetsToTxnResponse(error_code=error))
+        return self._effects(verdict, request.reply_to, m.AddOffsetsToTxnResponse(error_code=error))
 
     def _end(self, request: Request, body: m.EndTxnRequest, now_ms: int) -> Effects:
         name = body.transactional_id
@@ -244,7 +244,7 @@ class TransactionShard:
             is_rotating = ended.next_producer_id != NO_ID
             response.producer_id = ended.next_producer_id if is_rotating else ended.producer_id
             response.producer_epoch = 0 if is_rotating else ended.producer_epoch
-        return self._effects(verdict, request.token, response)
+        return self._effects(verdict, request.reply_to, response)
 
     # For the produce path
 
@@ -255,7 +255,7 @@ class TransactionShard:
         epoch: int,
         partition: TopicPartition,
         now_ms: int,
-        token: Any,
+        reply_to: Any,
         *,
         implicit: bool,
     ) -> Effects:
@@ -275,7 +275,7 @@ class TransactionShard:
                 )
             ]
         )
-        return self._add_partitions(Request(body, 5, token), body, self._begin(now_ms))
+        return self._add_partitions(Request(body, 5, reply_to), body, self._begin(now_ms))
 
     # Markers and time
 
@@ -295,7 +295,7 @@ class TransactionShard:
             and (current.producer_id, current.producer_epoch) == (producer_id, epoch)
         )
 
-    def on_time(self, now_ms: int) -> Effects:
+    def on_timer(self, now_ms: int) -> Effects:
         """Abort some of the expired transactions and the rest in later steps, so as not to delay requests."""
         effects = Effects()
         wall_ms = self._begin(now_ms)
@@ -376,7 +376,7 @@ class TransactionShard:
 
     # Internals
 
-    def at(self, now_ms: int, wall_ms: int) -> None:
+    def set_time(self, now_ms: int, wall_ms: int) -> None:
         self._at_ms = now_ms
         self._wall_ahead_ms = wall_ms - now_ms
 
@@ -390,13 +390,13 @@ class TransactionShard:
         name: str,
         producer_id: int,
         epoch: int,
-        wanted: list[TopicPartition],
+        requested: list[TopicPartition],
         client_version: int,
         now_ms: int,
     ) -> Verdict:
         if not name:
             return Verdict(ErrorCode.INVALID_REQUEST)
-        return partitions.add(self.transactions.get(name), producer_id, epoch, wanted, client_version, now_ms)
+        return partitions.add(self.transactions.get(name), producer_id, epoch, requested, client_version, now_ms)
 
     def _membership(
         self, name: str, producer_id: int, epoch: int, names: list[TopicPartition]
@@ -405,9 +405,9 @@ class TransactionShard:
             return dict.fromkeys(names, ErrorCode.INVALID_REQUEST)
         return partitions.membership(self.transactions.get(name), producer_id, epoch, names)
 
-    def _effects(self, verdict: Verdict, token: Any, response: m.Message) -> Effects:
+    def _effects(self, verdict: Verdict, reply_to: Any, response: m.Message) -> Effects:
         effects = self._carried_out(verdict)
-        effects.reply(token, response)
+        effects.reply(reply_to, response)
         return effects
 
     def _carried_out(self, verdict: Verdict) -> Effects:

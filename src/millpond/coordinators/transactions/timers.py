@@ -17,8 +17,8 @@ class Timers:
 
     def set(self, name: str, deadline_ms: int) -> None:
         """Make `name` due at this time or earlier."""
-        known = self._earliest.get(name)
-        if known is None or deadline_ms < known:
+        earliest = self._earliest.get(name)
+        if earliest is None or deadline_ms < earliest:
             self._earliest[name] = deadline_ms
             heappush(self._heap, (deadline_ms, name))
 

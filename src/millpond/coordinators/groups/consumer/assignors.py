@@ -49,21 +49,21 @@ def _kept(members: Mapping[str, Subscriber], topics: Mapping[UUID, int]) -> tupl
     """What members may keep of their previous targets, each partition once, and what is unassigned."""
     # Set operations: testing partitions one by one would take most of the time of a large group.
     all_wanted = frozenset[UUID]().union(*(subscriber.topics for subscriber in members.values()))
-    wanted = _partitions_of(all_wanted, topics)
+    subscribed = _partitions_of(all_wanted, topics)
     taken: set[TopicIdPartition] = set()
     load: Load = {}
     for member_id, subscriber in members.items():
-        kept = set((subscriber.target & wanted) - taken)
+        kept = set((subscriber.target & subscribed) - taken)
         if len(subscriber.topics) < len(all_wanted):
             kept = {each for each in kept if each.topic_id in subscriber.topics}
         load[member_id] = kept
         taken |= kept
-    return load, sorted(wanted - taken, key=_order)
+    return load, sorted(subscribed - taken, key=_order)
 
 
-def _partitions_of(wanted: frozenset[UUID], topics: Mapping[UUID, int]) -> Partitions:
+def _partitions_of(topic_ids: frozenset[UUID], topics: Mapping[UUID, int]) -> Partitions:
     return frozenset(
-        TopicIdPartition(topic_id, number) for topic_id in wanted for number in range(topics.get(topic_id, 0))
+        TopicIdPartition(topic_id, number) for topic_id in topic_ids for number in range(topics.get(topic_id, 0))
     )
 
 
@@ -79,9 +79,9 @@ def _spread_evenly(load: Load, free: list[TopicIdPartition]) -> None:
     for member_id, share in shares.items():
         surplus = len(load[member_id]) - share
         if surplus > 0:
-            given = sorted(load[member_id], key=_order)[-surplus:]
-            load[member_id].difference_update(given)
-            free += given
+            surrendered = sorted(load[member_id], key=_order)[-surplus:]
+            load[member_id].difference_update(surrendered)
+            free += surrendered
     remaining = iter(free)
     # Round robin: every member gets some of every topic.
     hungry = [member_id for member_id in load if len(load[member_id]) < shares[member_id]]

@@ -25,28 +25,28 @@ from millpond.coordinators.shard import Sees
 from millpond.metadata.image import Image
 
 
-def admit(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata, sees: Sees) -> None:
+def admit(group: Surroundings, draft: Draft, old: Member, metadata: MemberMetadata, sees: Sees) -> None:
     """Check a member's metadata, before any soft state has changed; Refused if there is no memory for it.
 
     The resulting assignment counts as well. Topics that the member may not see do not count: otherwise refusals would
     reveal which topics exist.
     """
     is_new = old.id not in draft.state.members
-    if is_new or told != old.metadata:
-        _check_memory(group, draft, old, told, sees)
+    if is_new or metadata != old.metadata:
+        _check_memory(group, draft, old, metadata, sees)
     for member_id in draft.replaced:
         group.watch.forget(member_id)
 
 
-def _check_memory(group: Surroundings, draft: Draft, old: Member, told: MemberMetadata, sees: Sees) -> None:
+def _check_memory(group: Surroundings, draft: Draft, old: Member, metadata: MemberMetadata, sees: Sees) -> None:
     state = draft.state
-    growth_bytes = told.kept_bytes - old.metadata.kept_bytes
+    growth_bytes = metadata.kept_bytes - old.metadata.kept_bytes
     if old.id not in state.members:
         growth_bytes += member_bytes(old)
-    topics = set(told.topics)
-    if told.regex and told.regex not in state.patterns:
-        meant = tuple(filter(sees, group.patterns.of(told.regex)))
-        growth_bytes += pattern_bytes(told.regex, meant)
+    topics = set(metadata.topics)
+    if metadata.regex and metadata.regex not in state.patterns:
+        meant = tuple(filter(sees, group.patterns.of(metadata.regex)))
+        growth_bytes += pattern_bytes(metadata.regex, meant)
         topics.update(meant)
     # Usually there is room for everything, and the members need not be scanned.
     if not group.memory.has_room(growth_bytes + _shared_out_bytes(topics, group.image)):
@@ -54,8 +54,8 @@ def _check_memory(group: Surroundings, draft: Draft, old: Member, told: MemberMe
 
 
 def _shared_out_bytes(topics: set[str], image: Image) -> int:
-    known = [image.topics[name] for name in topics if name in image.topics]
-    return (TARGET_BYTES + HELD_BYTES) * sum(len(topic.partitions) for topic in known)
+    existing = [image.topics[name] for name in topics if name in image.topics]
+    return (TARGET_BYTES + HELD_BYTES) * sum(len(topic.partitions) for topic in existing)
 
 
 def subscribe(group: Surroundings, draft: Draft, old: Member, metadata: MemberMetadata, now_ms: int) -> None:

@@ -37,11 +37,11 @@ def check_request(
     if body.rack_id == "":
         _invalid("a rack id cannot be empty")
     if body.member_epoch < AWAY_EPOCH:
-        _invalid(f"{body.member_epoch} is no member epoch")
+        _invalid(f"{body.member_epoch} is not a valid member epoch")
     if not body.member_id and (body.member_epoch != 0 or version >= OWN_ID_VERSION):
         _invalid("a member id cannot be empty")
     if body.member_epoch == AWAY_EPOCH and body.instance_id is None:
-        _invalid("only a member with an instance id can leave for a while")
+        _invalid("only a static member (with an instance id) can leave temporarily")
     if body.member_epoch == 0:
         _check_first(body)
     if body.member_epoch >= 0:
@@ -50,11 +50,11 @@ def check_request(
 
 def _check_first(body: m.ConsumerGroupHeartbeatRequest) -> None:
     if body.rebalance_timeout_ms == -1:
-        _invalid("a member says how long it may take to rebalance when it joins")
+        _invalid("a joining member must send a rebalance timeout")
     if body.topic_partitions is None or body.topic_partitions:
-        _invalid("a member owns no partitions when it joins")
+        _invalid("a joining member cannot own partitions")
     if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
-        _invalid("a member says what it subscribes to when it joins")
+        _invalid("a joining member must send its subscription")
 
 
 def _check_choices(
@@ -62,15 +62,13 @@ def _check_choices(
 ) -> None:
     if body.server_assignor is not None and body.server_assignor not in settings.assignors:
         offered = ", ".join(settings.assignors)
-        raise Refused(
-            ErrorCode.UNSUPPORTED_ASSIGNOR, f"there is no assignor {body.server_assignor}; there are {offered}"
-        )
+        raise Refused(ErrorCode.UNSUPPORTED_ASSIGNOR, f"unknown assignor {body.server_assignor}; there are {offered}")
     if sum(map(len, body.subscribed_topic_names or ())) > settings.member_max_bytes:
         raise LimitMet(
             ErrorCode.POLICY_VIOLATION,
             GROUP_MEMBER_MAX_BYTES.name,
             settings.member_max_bytes,
-            f"the names of its topics are longer than {GROUP_MEMBER_MAX_BYTES.name}={settings.member_max_bytes}",
+            f"the topic names of the subscription exceed {GROUP_MEMBER_MAX_BYTES.name}={settings.member_max_bytes}",
         )
     if body.subscribed_topic_regex:
         try:
@@ -97,7 +95,7 @@ def check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
     if not missed_a_reply:
         raise Refused(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"the member's epoch is {member.epoch}, not {epoch}; it must give up its partitions and join again",
+            f"the member's epoch is {member.epoch}, not {epoch}; revoke all partitions and join again",
         )
 
 
@@ -111,21 +109,21 @@ def check_room(state: GroupState, size_max: int) -> None:
         )
 
 
-def check_classic_bytes(state: GroupState, old: Member, told: MemberMetadata, bytes_max: int) -> None:
+def check_classic_bytes(state: GroupState, old: Member, metadata: MemberMetadata, bytes_max: int) -> None:
     """Refused if its classic members have more metadata than a classic group may: left alone, they become one."""
     before_bytes = _classic_bytes(old.id, old.metadata) if old.id in state.members else 0
-    more_bytes = _classic_bytes(old.id, told) - before_bytes
+    more_bytes = _classic_bytes(old.id, metadata) - before_bytes
     # Most members repeat what they sent before: then the others need not be checked.
     if more_bytes > 0:
         known_bytes = sum(_classic_bytes(each.id, each.metadata) for each in state.members.values())
         check_classic_growth(known_bytes, more_bytes, bytes_max)
 
 
-def _classic_bytes(member_id: str, told: MemberMetadata) -> int:
-    if told.classic is None:
+def _classic_bytes(member_id: str, metadata: MemberMetadata) -> int:
+    if metadata.classic is None:
         return 0
     return member_record_bytes(
-        (member_id, told.instance_id, told.client_id, told.client_host), told.classic.supported
+        (member_id, metadata.instance_id, metadata.client_id, metadata.client_host), metadata.classic.supported
     )
 
 
@@ -139,7 +137,7 @@ def known_member(state: GroupState, member_id: str, instance_id: str | None) -> 
             raise Refused(ErrorCode.FENCED_INSTANCE_ID, f"{instance_id} has since joined as another member")
         return member
     if member_id not in state.members:
-        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of the group")
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of the group")
     return state.members[member_id]
 
 
@@ -150,7 +148,7 @@ def check_member_epoch(state: GroupState, member_id: str, epoch: int, *, stale: 
         return
     member = state.members.get(member_id)
     if member is None:
-        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is no member of the group")
+        raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of the group")
     if epoch != member.epoch:
         code = ErrorCode.ILLEGAL_GENERATION if member.is_classic else stale
         raise Refused(code, f"the member's epoch is {member.epoch}, not {epoch}")

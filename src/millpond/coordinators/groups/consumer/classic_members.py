@@ -121,7 +121,7 @@ def _subscription(protocols: tuple[tuple[str, bytes], ...]) -> m.ConsumerProtoco
     try:
         return subscription_of(protocols[0][1])
     except MalformedMessage:
-        raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the subscription cannot be read") from None
+        raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the subscription cannot be decoded") from None
 
 
 def decide_sync(group: Surroundings, draft: Draft, request: Request, now_ms: int) -> m.SyncGroupResponse:
@@ -169,10 +169,10 @@ def decide_leave(group: Surroundings, draft: Draft, request: Request, now_ms: in
     body = request.body
     assert isinstance(body, m.LeaveGroupRequest)
     identity = m.LeaveGroupRequest.MemberIdentity
-    asked = body.members if request.version >= 3 else [identity(member_id=body.member_id)]
+    leaving = body.members if request.version >= 3 else [identity(member_id=body.member_id)]
     gone: dict[str, tuple[Member, Why, str]] = {}
     answers = []
-    for each in asked:
+    for each in leaving:
         code = ErrorCode.NONE
         try:
             member = _leaving(draft.state, each)

@@ -21,7 +21,7 @@ def assignment_of(data: bytes) -> m.ConsumerProtocolAssignment:
 
 def owned_partitions(subscription: m.ConsumerProtocolSubscription, image: Image, sees: Sees = sees_all) -> Partitions:
     """The partitions that the member owns. One that reports nothing revoked everything before it joined, and
-    nobody owns topics they may not see."""
+    no member owns topics it may not see."""
     return from_topics(
         (image.topics[each.topic].id, each.partitions)
         for each in subscription.owned_partitions

@@ -1,16 +1,16 @@
 """A consumer group of the new protocol, as the shard of all groups sees it.
 
-Every method that decides (`heartbeat`, the four of the classic protocol, `on_time`, `on_topics_changed`, `on_loaded`)
-reads the durable state and returns records and replies; the replies are already those of the state after the records
-(see `draft`). `replay` of exactly these records, in order, before the next decision, is the only thing that changes
-the durable state. Clocks and the history are soft and change as decisions are made.
+Every method that decides (`heartbeat`, the four of the classic protocol, `on_timer`, `on_topics_changed`,
+`on_loaded`) reads the durable state and returns records and replies; the replies are already those of the state after
+the records (see `draft`). `replay` of exactly these records, in order, before the next decision, is the only thing
+that changes the durable state. Clocks and the history are soft and change as decisions are made.
 
 - A group that the log does not know yet is made by the shard when a member joins (epoch 0), and dropped again if
   nothing was written (`exists` is false).
 - `upgrade_from` is called on a new group when a member joins a classic one; on success (`records`) it takes the
   classic group's place before the records are replayed.
-- When the last member of the new protocol goes and classic ones stay, the records end in a classic group's. As that
-  one is replayed the shard makes the classic group of it and rebalances it.
+- When only classic members remain, the last record converts the group to classic; replaying it makes the shard
+  create the classic group and rebalance it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from millpond.coordinators.groups.consumer.heartbeat import decide_heartbeat, re
 from millpond.coordinators.groups.consumer.members import Member, MemberState
 from millpond.coordinators.groups.consumer.migration import (
     ClassicGroupView,
-    answer_parked,
+    answer_pending,
     check_upgrade,
     go_on_without,
     write_upgrade,
@@ -175,10 +175,10 @@ class ConsumerGroup(Surroundings):
             or not member.current.is_reconciled(state.assignment_epoch)
         ):
             return False
-        told = member.metadata
-        if told.classic is not None or told.client_id != client_id or told.client_host != client_host:
+        metadata = member.metadata
+        if metadata.classic is not None or metadata.client_id != client_id or metadata.client_host != client_host:
             return False
-        if told.regex is not None and self.settings.hides_topics:
+        if metadata.regex is not None and self.settings.hides_topics:
             # The permissions must be checked again.
             return False
         self.watch.session(member_id, now_ms + self.settings.session_timeout_ms)
@@ -196,7 +196,7 @@ class ConsumerGroup(Surroundings):
 
         effects = self._answer(decide, request, now_ms, refusal)
         if effects.records:
-            answer_parked(classic, effects)
+            answer_pending(classic, effects)
             for each in classic.members.values():
                 self.watch.session(each.id, now_ms + each.session_timeout_ms)
         return effects
@@ -234,11 +234,11 @@ class ConsumerGroup(Surroundings):
         try:
             response: m.Message = decide(self, draft, request, now_ms)
         except Refused as why:
-            effects = Effects(met=why if isinstance(why, LimitMet) else None)
-            effects.reply(request.token, refused(why))
+            effects = Effects(limit_met=why if isinstance(why, LimitMet) else None)
+            effects.reply(request.reply_to, refused(why))
             return effects
         effects = self._decided(draft, now_ms)
-        effects.reply(request.token, response)
+        effects.reply(request.reply_to, response)
         return effects
 
     # Timers and topic changes.
@@ -246,7 +246,7 @@ class ConsumerGroup(Surroundings):
     def next_deadline_ms(self) -> int | None:
         return self.watch.next_ms()
 
-    def on_time(self, now_ms: int) -> Effects:
+    def on_timer(self, now_ms: int) -> Effects:
         """Remove members whose time is up, in one epoch unless they are very many."""
         gone: dict[str, tuple[Member, Why, str]] = {}
         for kind, member_id in self.watch.due(now_ms):

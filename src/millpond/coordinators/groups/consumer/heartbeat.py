@@ -61,10 +61,10 @@ def _stay(
 ) -> m.ConsumerGroupHeartbeatResponse:
     owned = _owned(body)
     old = _sender(group, draft, body, owned)
-    told = _told(old.metadata, request, body)
-    admit(group, draft, old, told, request.sees)
-    sees_anew = _sees_anew(group, draft, told.regex, request)
-    subscribe(group, draft, old, told, now_ms)
+    metadata = _metadata_from(old.metadata, request, body)
+    admit(group, draft, old, metadata, request.sees)
+    sees_anew = _sees_anew(group, draft, metadata.regex, request)
+    subscribe(group, draft, old, metadata, now_ms)
     if sees_anew:
         look_again(group, draft, now_ms)
     ensure_target(group, draft, now_ms)
@@ -89,8 +89,8 @@ def _sees_anew(group: Surroundings, draft: Draft, pattern: str | None, request: 
     if pattern is None or not group.settings.hides_topics:
         return False
     version = group.image.acls.version
-    known = group.sights.get(pattern)
-    if known is not None and known.version == version:
+    sight_before = group.sights.get(pattern)
+    if sight_before is not None and sight_before.version == version:
         return False
     group.sights = {each: sight for each, sight in group.sights.items() if each in draft.state.patterns}
     group.sights[pattern] = Sight(request.sees, version)
@@ -109,15 +109,15 @@ def _sender(
     static = None if body.instance_id is None else draft.state.static_member(body.instance_id)
     if static is not None and static.id != member_id:
         return _successor(group, draft, static, member_id)
-    known = draft.state.members.get(member_id)
-    if known is None:
+    registered = draft.state.members.get(member_id)
+    if registered is None:
         check_room(draft.state, group.settings.max_size)
         return Member(member_id)
     # A member that rejoins has revoked everything, whatever its epoch was: it continues where it was.
-    if known.epoch == AWAY_EPOCH:
-        known = _awake(known)
-        draft.set_current(known.id, known.current)
-    return known
+    if registered.epoch == AWAY_EPOCH:
+        registered = _awake(registered)
+        draft.set_current(registered.id, registered.current)
+    return registered
 
 
 def _successor(group: Surroundings, draft: Draft, static: Member, member_id: str) -> Member:
@@ -126,7 +126,7 @@ def _successor(group: Surroundings, draft: Draft, static: Member, member_id: str
             ErrorCode.UNRELEASED_INSTANCE_ID, f"{static.metadata.instance_id} is still in use by member {static.id}"
         )
     if member_id in draft.state.members:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{member_id} is the id of another member")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"{member_id} already belongs to another member")
     successor = replace(_awake(static), id=member_id)
     draft.replace_member(static, successor)
     return successor
@@ -136,7 +136,7 @@ def _awake(member: Member) -> Member:
     return replace(member, current=replace(member.current, epoch=0, previous_epoch=0))
 
 
-def _told(old: MemberMetadata, request: Request, body: m.ConsumerGroupHeartbeatRequest) -> MemberMetadata:
+def _metadata_from(old: MemberMetadata, request: Request, body: m.ConsumerGroupHeartbeatRequest) -> MemberMetadata:
     """The member's metadata; omitted fields are unchanged."""
     topics, regex = body.subscribed_topic_names, body.subscribed_topic_regex
     return MemberMetadata(

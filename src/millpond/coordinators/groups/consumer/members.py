@@ -67,9 +67,9 @@ class MemberMetadata:
     @property
     def kept_bytes(self) -> int:
         """The memory that it takes."""
-        said = (self.instance_id, self.rack_id, self.client_id, self.client_host, self.regex, self.assignor)
+        texts = (self.instance_id, self.rack_id, self.client_id, self.client_host, self.regex, self.assignor)
         classic_bytes = 0 if self.classic is None else protocols_bytes(self.classic.supported)
-        return sum(map(text_bytes, said)) + names_bytes(self.topics) + classic_bytes
+        return sum(map(text_bytes, texts)) + names_bytes(self.topics) + classic_bytes
 
 
 @dataclass(frozen=True, slots=True)

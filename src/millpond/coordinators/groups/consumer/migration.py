@@ -77,9 +77,9 @@ def check_upgrade(classic: ClassicGroupView, settings: ConsumerGroupSettings) ->
     if not classic.members:
         return
     if not settings.upgrades:
-        reason = "group.consumer.migration.policy does not allow it"
+        reason = "group.consumer.migration.policy forbids it"
     elif not classic.is_consumer_group:
-        reason = "its members do not share out partitions of topics"
+        reason = "its protocol type is not 'consumer'"
     elif len(classic.members) > settings.max_size:
         reason = f"it has more than {settings.max_size} members"
     else:
@@ -88,7 +88,10 @@ def check_upgrade(classic: ClassicGroupView, settings: ConsumerGroupSettings) ->
 
 
 def _stays(classic: ClassicGroupView, reason: str) -> Refused:
-    return Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{classic.group_id} is a classic group and stays one: {reason}")
+    return Refused(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"{classic.group_id} is a classic group and cannot become a consumer group: {reason}",
+    )
 
 
 def write_upgrade(draft: Draft, classic: ClassicGroupView, image: Image) -> None:
@@ -107,7 +110,7 @@ def write_upgrade(draft: Draft, classic: ClassicGroupView, image: Image) -> None
         members.append(member)
         items += said_items
         if items > UPGRADE_ITEMS_MAX:
-            raise _stays(classic, f"its members name more than {UPGRADE_ITEMS_MAX} topics and partitions")
+            raise _stays(classic, f"its members have more than {UPGRADE_ITEMS_MAX} topics and partitions")
     for member in members:
         draft.set_metadata(member.id, member.metadata)
     # The hash is left out: the join that caused this bumps the epoch and writes it.
@@ -133,26 +136,27 @@ def _taken_over(classic: ClassicGroupView, member: ClassicMemberView, image: Ima
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         classic=ClassicProtocols(member.session_timeout_ms, member.protocols),
     )
-    given = assignment_of(member.assignment)
-    items += sum(1 + len(each.partitions) for each in given.assigned_partitions)
+    assignment = assignment_of(member.assignment)
+    items += sum(1 + len(each.partitions) for each in assignment.assigned_partitions)
     epoch = classic.generation
-    current = CurrentAssignment(epoch, epoch, assigned=assigned_partitions(given, image))
+    current = CurrentAssignment(epoch, epoch, assigned=assigned_partitions(assignment, image))
     return Member(member.id, metadata, current), items
 
 
-def answer_parked(classic: ClassicGroupView, effects: Effects) -> None:
+def answer_pending(classic: ClassicGroupView, effects: Effects) -> None:
     """Answer requests pending on the classic group's rebalance, so that their members rejoin."""
     for member in classic.members.values():
         if member.joining is not None:
             effects.reply(
-                member.joining.token,
+                member.joining.reply_to,
                 m.JoinGroupResponse(
                     error_code=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.id, protocol_name=""
                 ),
             )
         if member.syncing is not None:
             effects.reply(
-                member.syncing.token, m.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b"")
+                member.syncing.reply_to,
+                m.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS, assignment=b""),
             )
 
 
@@ -196,7 +200,7 @@ def _classic_member(member: Member, protocol: str, image: Image) -> m.GroupMetad
     metadata, classic = member.metadata, member.metadata.classic
     assert classic is not None
     subscription = dict(classic.supported)[protocol]
-    # Everything it may hold, not its target: until it has rejoined no one else may get any of it.
+    # Everything it may hold, not its target: until it has rejoined no other member may get any of it.
     held: Partitions = member.current.assigned | member.current.revoking
     return m.GroupMetadataValue.MemberMetadata(
         member_id=member.id,

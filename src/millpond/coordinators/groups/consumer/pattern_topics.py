@@ -53,7 +53,7 @@ class PatternTopics:
         One that was written before is never refused, whatever it costs.
         """
         if len(compiled(pattern).steps) > ADMITTED_STEPS_MAX:
-            raise BadPattern("the pattern repeats too much")
+            raise BadPattern("the pattern has too many repetitions")
         self.of(pattern, WALKED_STEPS_MAX)
 
     def of(self, pattern: str, walked_steps_max: int | None = None) -> tuple[str, ...]:
@@ -106,9 +106,9 @@ class PatternTopics:
         kept.seen = self.changes.count
         return kept
 
-    def _with(self, known: tuple[str, ...], names: Iterable[str]) -> tuple[str, ...]:
+    def _with(self, matches: tuple[str, ...], names: Iterable[str]) -> tuple[str, ...]:
         """Apply created, deleted or unchanged names."""
-        topics = list(known)
+        topics = list(matches)
         for name in names:
             topic = self.image.topics.get(name)
             index = bisect_left(topics, name)
@@ -117,7 +117,7 @@ class PatternTopics:
                 del topics[index]
             elif not is_there and topic is not None and not topic.is_internal:
                 topics.insert(index, name)
-        return tuple(topics) if topics != list(known) else known
+        return tuple(topics) if topics != list(matches) else matches
 
     # Matching.
 
@@ -129,7 +129,7 @@ class PatternTopics:
             if not topic.is_internal and machine.matches(topic.name):
                 names.append(topic.name)
             if walked_steps_max is not None and machine.steps_walked - began_at > walked_steps_max:
-                raise BadPattern("to match it takes too long; repeat less, or less freely")
+                raise BadPattern("matching it takes too long: use fewer or narrower repetitions")
         return tuple(sorted(names))
 
     def _matching(self, pattern: str, names: Collection[str]) -> list[str]:

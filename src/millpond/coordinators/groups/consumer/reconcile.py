@@ -1,7 +1,7 @@
 """One step of a member towards its target: first revoke, then wait for others to revoke, then take.
 
-Only partitions that change owners are touched. A partition goes to its new owner when nobody holds it any longer, and
-a member holds what it was assigned until it reports the revocation.
+Only partitions that change owners are touched. A partition goes to its new owner when no member holds it any longer,
+and a member holds what it was assigned until it reports the revocation.
 """
 
 from __future__ import annotations

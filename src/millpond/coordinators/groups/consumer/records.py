@@ -44,7 +44,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[m.Message, m.Message
     """The messages of a record whose key is one of `TYPES`."""
     kind = key_version(key)
     if kind not in TYPES:
-        raise MalformedMessage(f"a record of type {kind} is none of a consumer group's")
+        raise MalformedMessage(f"a record of type {kind} does not belong to a consumer group")
     key_class, value_class = TYPES[kind]
     return unversioned(key_class, key), None if value is None else unversioned(value_class, value)
 

@@ -138,7 +138,7 @@ class GroupState:
             case m.ConsumerGroupPartitionMetadataKey(), _:
                 pass  # Written by older Kafka; the hash replaces it.
             case _:
-                raise AssertionError(f"{key} with {value} is no record of a consumer group")
+                raise AssertionError(f"{key} with {value} is not a record of a consumer group")
 
     def _set_target(self, member_id: str, target: Partitions | None) -> None:
         self.kept_bytes += TARGET_BYTES * (len(target or ()) - len(self.target(member_id)))
@@ -157,11 +157,11 @@ class GroupState:
 
     def _known(self, member_id: str) -> Member:
         """The member, or an empty one if nothing is known yet."""
-        known = self.members.get(member_id)
-        if known is None:
-            known = Member(member_id)
-            self.kept_bytes += member_bytes(known)
-        return known
+        member = self.members.get(member_id)
+        if member is None:
+            member = Member(member_id)
+            self.kept_bytes += member_bytes(member)
+        return member
 
     def _set_metadata(self, member_id: str, metadata: MemberMetadata) -> None:
         old = self._known(member_id)

@@ -37,8 +37,8 @@ def topics_meant(group: Surroundings, pattern: str, old: ResolvedPattern | None)
     sight = group.sights.get(pattern)
     if sight is None:
         # No member has sent it since this coordinator was loaded. The first heartbeat evaluates it again.
-        known = frozenset(old.topics if old else ())
-        return tuple(name for name in topics if name in known)
+        old_topics = frozenset(old.topics if old else ())
+        return tuple(name for name in topics if name in old_topics)
     return tuple(filter(sight.sees, topics))
 
 
@@ -61,25 +61,25 @@ def forget_unused_patterns(draft: Draft) -> None:
 
 def preferred_assignor(members: Iterable[Member], offered: tuple[str, ...]) -> str:
     """The assignor that most members request; by default, and among equals, the first offered."""
-    asked = Counter(member.metadata.assignor for member in members)
-    return max(offered, key=lambda name: asked[name])
+    votes = Counter(member.metadata.assignor for member in members)
+    return max(offered, key=lambda name: votes[name])
 
 
 def update_target(draft: Draft, image: Image, offered: tuple[str, ...]) -> None:
     """Write the target for the group epoch: members whose target has changed, then the epoch it is for."""
     state = draft.state
-    known = [image.topics[name] for name in sorted(filter(image.topics.__contains__, subscribed_names(state)))]
-    topics = {topic.id: len(topic.partitions) for topic in known}
-    topic_ids = {topic.name: topic.id for topic in known}
+    existing = [image.topics[name] for name in sorted(filter(image.topics.__contains__, subscribed_names(state)))]
+    topics = {topic.id: len(topic.partitions) for topic in existing}
+    topic_ids = {topic.name: topic.id for topic in existing}
     # A static member keeps its place under whatever id it returns.
     ordered = sorted(state.members.values(), key=lambda member: (member.metadata.instance_id or member.id, member.id))
-    wanted: dict[tuple[str, ...], frozenset[UUID]] = {}
+    ids_by_names: dict[tuple[str, ...], frozenset[UUID]] = {}
     members: dict[str, Subscriber] = {}
     for member in ordered:
         names = state.topics_of(member)
-        if names not in wanted:
-            wanted[names] = frozenset(map(topic_ids.__getitem__, filter(topic_ids.__contains__, names)))
-        members[member.id] = Subscriber(wanted[names], state.target(member.id))
+        if names not in ids_by_names:
+            ids_by_names[names] = frozenset(map(topic_ids.__getitem__, filter(topic_ids.__contains__, names)))
+        members[member.id] = Subscriber(ids_by_names[names], state.target(member.id))
     assign = ASSIGNORS[preferred_assignor(ordered, offered)]
     for member_id, target in assign(members, topics).items():
         if target != state.targets.get(member_id):
