@@ -48,9 +48,9 @@ else:
 def _constructor_of(cls: Any) -> Any:
     """Create the constructor and store it in the class."""
     scope = {"_new": tuple.__new__} | {f"_{name}": value for name, value in cls._field_defaults.items()}
-    given = ", ".join(f"{name}=_{name}" if name in cls._field_defaults else name for name in cls._fields)
+    parameters = ", ".join(f"{name}=_{name}" if name in cls._field_defaults else name for name in cls._fields)
     values = "".join(f"{name}, " for name in cls._fields)
-    exec(f"def __new__(_cls, {given}):\n    return _new(_cls, ({values}))", scope)
+    exec(f"def __new__(_cls, {parameters}):\n    return _new(_cls, ({values}))", scope)
     made: Any = scope["__new__"]
     made.__qualname__ = f"{cls.__qualname__}.__new__"
     made.__module__ = cls.__module__

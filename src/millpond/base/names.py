@@ -9,9 +9,9 @@ DEAD_LETTERS_ENDING: Final = ".dlq"
 """The suffix of dead-letter topics. A topic with this suffix is assumed to hold dead letters."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a message about an unknown name: a suggestion, if a known name is similar."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), n=1)
+    near = difflib.get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else "."

@@ -33,8 +33,8 @@ def salted(hash_name: str, password: bytes, salt: bytes, iterations: int) -> byt
     return hashlib.pbkdf2_hmac(hash_name, password, salt, iterations)
 
 
-def mac(hash_name: str, key: bytes, said: bytes) -> bytes:
-    return hmac.digest(key, said, hash_name)
+def mac(hash_name: str, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, hash_name)
 
 
 def digest(hash_name: str, key: bytes) -> bytes:
@@ -55,21 +55,21 @@ def xor(one: bytes, other: bytes) -> bytes:
     return bytes(a ^ b for a, b in zip(one, other, strict=True))
 
 
-def attributes(said: str) -> dict[str, str]:
+def attributes(text: str) -> dict[str, str]:
     """The parts of a message by attribute or extension name; the first of each counts."""
-    found: dict[str, str] = {}
-    for part in said.split(","):
+    values: dict[str, str] = {}
+    for part in text.split(","):
         name, equals, value = part.partition("=")
         if equals:
-            found.setdefault(name, value)
-    return found
+            values.setdefault(name, value)
+    return values
 
 
 def from_base64(text: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (NotBase64, ValueError):
-        raise ScramFault("what should be base 64 is not") from None
+        raise ScramFault("invalid base64") from None
 
 
 def to_base64(data: bytes) -> str:
@@ -105,28 +105,28 @@ class ScramClient:
     def first(self) -> bytes:
         return f"n,,{self._bare}".encode()
 
-    def next(self, heard: bytes) -> bytes | None:
+    def next(self, challenge: bytes) -> bytes | None:
         """The next message; None when the conversation is over."""
         if self.is_over:
             return None
-        text = heard.decode(errors="replace")
-        said = attributes(text)
-        if "e" in said:
-            raise ScramFault(f"the broker refuses the login: {said['e']}")
+        text = challenge.decode(errors="replace")
+        values = attributes(text)
+        if "e" in values:
+            raise ScramFault(f"the broker refused the login: {values['e']}")
         if self._signature is None:
-            return self._prove(text, said)
-        if not hmac.compare_digest(_sense(said.get("v", "")), self._signature):
+            return self._prove(text, values)
+        if not hmac.compare_digest(_sense(values.get("v", "")), self._signature):
             raise ScramFault("the broker does not know the password itself: is it the right cluster?")
         self.is_over = True
         return None
 
-    def _prove(self, heard: str, said: dict[str, str]) -> bytes:
-        nonce, count = said.get("r", ""), said.get("i", "")
+    def _prove(self, challenge: str, values: dict[str, str]) -> bytes:
+        nonce, count = values.get("r", ""), values.get("i", "")
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise ScramFault("the broker did not answer our question: its nonce is not ours")
+            raise ScramFault("the broker's nonce does not extend ours")
         if not (count.isascii() and count.isdigit() and 0 < int(count[:12]) <= ITERATIONS_MAX):
-            raise ScramFault(f"the broker asks for {count!r} rounds of hashing; at most {ITERATIONS_MAX} are done")
-        salt = _sense(said.get("s", ""))
+            raise ScramFault(f"the broker requires {count!r} iterations; at most {ITERATIONS_MAX} are supported")
+        salt = _sense(values.get("s", ""))
         if self._stretch is None:
             salted_password = salted(self._hash, self._password, salt, int(count))
         else:
@@ -134,7 +134,7 @@ class ScramClient:
         client_key = client_key_of(self._hash, salted_password)
         stored_key, server_key = keys_of(self._hash, salted_password)
         final = f"c={NO_BINDING},r={nonce}"
-        signed = f"{self._bare},{heard},{final}".encode()
+        signed = f"{self._bare},{challenge},{final}".encode()
         proof = xor(client_key, mac(self._hash, stored_key, signed))
         self._signature = mac(self._hash, server_key, signed)
         return f"{final},p={to_base64(proof)}".encode()

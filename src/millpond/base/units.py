@@ -21,7 +21,7 @@ def read_bytes(text: str) -> float:
     """A number of bytes; bytes are the default unit. ValueError if it is not one."""
     amount = _read(text, _BYTES, allow_bare=True)
     if amount is None:
-        raise ValueError(f"{text!r} is no size; write it like 1KB, 1KiB or 20TB")
+        raise ValueError(f"{text!r} is not a size; write it like 1KB, 1KiB or 20TB")
     return amount
 
 
@@ -33,7 +33,7 @@ def read_byte_rate(text: str) -> float:
         bits = _read(bare, _BITS, allow_bare=False)
         amount = None if bits is None else bits / 8
     if amount is None:
-        raise ValueError(f"{text!r} is no rate of data; write it like 10MB/s or 10Gbit/s")
+        raise ValueError(f"{text!r} is not a data rate; write it like 10MB/s or 10Gbit/s")
     return amount
 
 
@@ -46,7 +46,7 @@ def read_rate(text: str) -> tuple[float, bool]:
     try:
         return read_byte_rate(text), True
     except ValueError:
-        raise ValueError(f"{text!r} is no rate; write it like 100k/s (messages) or 1GB/s (data)") from None
+        raise ValueError(f"{text!r} is not a rate; write it like 100k/s (messages) or 1GB/s (data)") from None
 
 
 def _read(text: str, words: tuple[str, ...], *, allow_bare: bool) -> float | None:

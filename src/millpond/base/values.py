@@ -75,11 +75,11 @@ def _plan(cls: type, frozen: bool, kw_only: bool) -> _Plan | None:
     """None for a class that only the standard library can generate."""
     plan = _Plan(frozen, kw_only)
     for base in cls.__mro__[-2:0:-1]:
-        known = base.__dict__.get("__value_plan__")
-        if known is not None and known.kw_only == kw_only:
-            plan.annotations |= known.annotations
-            plan.defaults |= known.defaults
-        elif known is not None or "__dataclass_fields__" in base.__dict__:
+        base_plan = base.__dict__.get("__value_plan__")
+        if base_plan is not None and base_plan.kw_only == kw_only:
+            plan.annotations |= base_plan.annotations
+            plan.defaults |= base_plan.defaults
+        elif base_plan is not None or "__dataclass_fields__" in base.__dict__:
             return None
     for name, annotation in inspect.get_annotations(cls).items():
         if not isinstance(annotation, str) or annotation.startswith(("InitVar", "KW_ONLY", "dataclasses.")):
@@ -172,10 +172,10 @@ def _finish(cls: type, plan: _Plan, *, slots: bool, eq: bool) -> type:
 
 def _fill(self: object, plan: _Plan, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Do what the constructor would do; False if it would raise."""
-    given = dict(zip(plan.positional, args, strict=False))
-    if len(args) > len(plan.positional) or not given.keys().isdisjoint(kwargs):
+    values = dict(zip(plan.positional, args, strict=False))
+    if len(args) > len(plan.positional) or not values.keys().isdisjoint(kwargs):
         return False
-    given |= kwargs
+    values |= kwargs
     put = object.__setattr__ if plan.frozen else setattr
     for name in plan.annotations:
         default: Any = plan.defaults.get(name, dataclasses.MISSING)
@@ -183,17 +183,17 @@ def _fill(self: object, plan: _Plan, args: tuple[object, ...], kwargs: dict[str,
         is_given = True
         if isinstance(default, dataclasses.Field):
             is_given, make, default = default.init, default.default_factory, default.default
-        if name in given:
+        if name in values:
             if not is_given:
                 return False
-            put(self, name, given.pop(name))
+            put(self, name, values.pop(name))
         elif make is not dataclasses.MISSING:
             put(self, name, make())
         elif default is not dataclasses.MISSING:
             put(self, name, default)
         elif is_given:
             return False
-    if given:
+    if values:
         return False
     if hasattr(self, "__post_init__"):
         self.__post_init__()

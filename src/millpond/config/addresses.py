@@ -14,7 +14,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise SettingError(f"{address!r} is not an address of the form host:port")
     if not _is_name(host):
-        raise SettingError(f"{address!r} is not an address: no host can have this name")
+        raise SettingError(f"{address!r} is not an address: the host name is invalid")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

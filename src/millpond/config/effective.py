@@ -91,8 +91,8 @@ class NodeLayers:
         return self._own_or_inherited(setting, overrides, Source.DYNAMIC_CLIENT_METRICS)
 
     def _own_or_inherited(self, setting: AnySetting, overrides: Mapping[str, str], source: Source) -> Effective:
-        given = NODE.get(setting.inherits) if setting.inherits is not None else setting
-        return Effective(setting, (*_read(setting, overrides, source), *self._layers(given)))
+        inherited = NODE.get(setting.inherits) if setting.inherits is not None else setting
+        return Effective(setting, (*_read(setting, overrides, source), *self._layers(inherited)))
 
     def settings(self) -> Settings:
         """The node's current settings."""

@@ -6,12 +6,15 @@ before the group exists.
 
 from __future__ import annotations
 
-from millpond.base.settings import Check, Registry, Setting, V, at_least, one_of
+import re
+from typing import Final
+
+from millpond.base.settings import Check, Registry, Setting, V, Value, at_least, between, one_of
 
 CONSUMER_SESSION_TIMEOUT_MS = Setting(
     "consumer.session.timeout.ms",
     45_000,
-    "After how long a silence a member of the new protocol is thought gone.",
+    "A member of the new protocol is removed after this time without a heartbeat.",
     check=at_least(1),
     inherits="group.consumer.session.timeout.ms",
     live=True,
@@ -20,7 +23,7 @@ CONSUMER_SESSION_TIMEOUT_MS = Setting(
 CONSUMER_HEARTBEAT_INTERVAL_MS = Setting(
     "consumer.heartbeat.interval.ms",
     5000,
-    "How often members of the new protocol shall say that they are alive.",
+    "How often members of the new protocol send heartbeats.",
     check=at_least(1),
     inherits="group.consumer.heartbeat.interval.ms",
     live=True,
@@ -28,9 +31,99 @@ CONSUMER_HEARTBEAT_INTERVAL_MS = Setting(
 )
 
 
+SHARE_SESSION_TIMEOUT_MS = Setting(
+    "share.session.timeout.ms",
+    45_000,
+    "A member of a share group is removed after this time without a heartbeat.",
+    check=at_least(1),
+    inherits="group.share.session.timeout.ms",
+    live=True,
+    bits=32,
+)
+SHARE_HEARTBEAT_INTERVAL_MS = Setting(
+    "share.heartbeat.interval.ms",
+    5000,
+    "How often members of a share group send heartbeats.",
+    check=at_least(1),
+    inherits="group.share.heartbeat.interval.ms",
+    live=True,
+    bits=32,
+)
+SHARE_RECORD_LOCK_DURATION_MS = Setting(
+    "share.record.lock.duration.ms",
+    30_000,
+    "A member of a share group holds a record for this long; then it is delivered again.",
+    between(1_000, 3_600_000),
+    inherits="group.share.record.lock.duration.ms",
+    live=True,
+    bits=32,
+)
+SHARE_DELIVERY_COUNT_LIMIT = Setting(
+    "share.delivery.count.limit",
+    5,
+    "A record that was delivered this often and not accepted is archived: no member receives it again.",
+    between(2, 25),
+    inherits="group.share.delivery.count.limit",
+    live=True,
+    bits=32,
+)
+SHARE_PARTITION_MAX_RECORD_LOCKS = Setting(
+    "share.partition.max.record.locks",
+    2_000,
+    "No new record of a partition is delivered while this many have been delivered and are not finished.",
+    between(100, 10_000),
+    inherits="group.share.partition.max.record.locks",
+    live=True,
+    bits=32,
+)
+SHARE_ISOLATION_LEVEL = Setting(
+    "share.isolation.level",
+    "read_uncommitted",
+    "With `read_committed`, records of open transactions are delivered only once these are committed, and records of "
+    "aborted transactions never.",
+    one_of("read_uncommitted", "read_committed"),
+    live=True,
+)
+SHARE_RENEW_ACKNOWLEDGE_ENABLE = Setting(
+    "share.renew.acknowledge.enable", True, "Whether members may hold a record for longer by renewing it.", live=True
+)
+
+BY_DURATION: Final = "by_duration:"
+_DURATION: Final = re.compile(
+    r"P(?!$)(?:(\d{1,6})D)?(?:T(?!$)(?:(\d{1,8})H)?(?:(\d{1,9})M)?(?:(\d{1,11})(?:\.(\d{1,9}))?S)?)?", re.ASCII
+)
+
+
+def reset_duration_ms(text: str) -> int | None:
+    """The duration of `by_duration:PnDTnHnMn.nS`; None if the text is anything else."""
+    match = _DURATION.fullmatch(text.removeprefix(BY_DURATION)) if text.startswith(BY_DURATION) else None
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(each or 0) for each in match.groups()[:4])
+    milliseconds = int((match[5] or "").ljust(3, "0")[:3])
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + milliseconds
+
+
+def _is_reset(value: Value) -> str | None:
+    if value in ("latest", "earliest") or reset_duration_ms(str(value)) is not None:
+        return None
+    return "must be latest, earliest or by_duration: and a duration such as PT1H"
+
+
+SHARE_AUTO_OFFSET_RESET = Setting(
+    "share.auto.offset.reset",
+    "latest",
+    "Where a share group begins to read a partition: `latest`, `earliest`, or `by_duration:` and how far back, such "
+    "as `by_duration:PT1H`.",
+    _is_reset,
+    live=True,
+)
+
+
 def _unused(name: str, default: V, doc: str, check: Check | None = None) -> Setting[V]:
-    groups = "share groups" if name.startswith("share.") else "groups of Kafka Streams"
-    return Setting(name, default, f"{doc} Without effect, as {groups} are not served.", check, bits=32)
+    return Setting(
+        name, default, f"{doc} Without effect, because Kafka Streams groups are not supported.", check, bits=32
+    )
 
 
 GROUP = Registry(
@@ -38,24 +131,17 @@ GROUP = Registry(
     (
         CONSUMER_SESSION_TIMEOUT_MS,
         CONSUMER_HEARTBEAT_INTERVAL_MS,
-        _unused("share.session.timeout.ms", 45_000, "When a silent member is thought gone.", at_least(1)),
-        _unused("share.heartbeat.interval.ms", 5000, "How often members report.", at_least(1)),
-        _unused("share.record.lock.duration.ms", 30_000, "How long a record is one member's.", at_least(1)),
-        _unused("share.auto.offset.reset", "latest", "Where a new group begins."),
-        _unused(
-            "share.isolation.level",
-            "read_uncommitted",
-            "Whether open and aborted transactions are read.",
-            one_of("read_uncommitted", "read_committed"),
-        ),
-        _unused(
-            "share.delivery.count.limit", 5, "How often a record is handed out before it is given up.", at_least(1)
-        ),
-        _unused("share.partition.max.record.locks", 2000, "How many records may be handed out at once.", at_least(1)),
-        _unused("share.renew.acknowledge.enable", True, "Whether members may keep a record for longer."),
-        _unused("streams.session.timeout.ms", 45_000, "When a silent member is thought gone.", at_least(1)),
-        _unused("streams.heartbeat.interval.ms", 5000, "How often members report.", at_least(1)),
-        _unused("streams.num.standby.replicas", 0, "How many standby tasks there are.", at_least(0)),
+        SHARE_SESSION_TIMEOUT_MS,
+        SHARE_HEARTBEAT_INTERVAL_MS,
+        SHARE_RECORD_LOCK_DURATION_MS,
+        SHARE_AUTO_OFFSET_RESET,
+        SHARE_ISOLATION_LEVEL,
+        SHARE_DELIVERY_COUNT_LIMIT,
+        SHARE_PARTITION_MAX_RECORD_LOCKS,
+        SHARE_RENEW_ACKNOWLEDGE_ENABLE,
+        _unused("streams.session.timeout.ms", 45_000, "When a silent member is removed.", at_least(1)),
+        _unused("streams.heartbeat.interval.ms", 5000, "How often members send heartbeats.", at_least(1)),
+        _unused("streams.num.standby.replicas", 0, "The number of standby tasks.", at_least(0)),
         _unused("streams.initial.rebalance.delay.ms", 3000, "How long a new group waits for members.", at_least(0)),
     ),
 )

@@ -32,29 +32,33 @@ OTHERWISE: Final[dict[str, AnySetting]] = {
 SHOWN_AS_THEY_ARE: Final = {LISTENERS.name: LISTEN, ADVERTISED_LISTENERS.name: ADVERTISED_LISTENER}
 """Whichever form was set, the long form is shown with the effective value."""
 
-_ONE_LOOP = "Without effect: a node is one process that serves everybody from one loop."
-_ALL_VOTE = "Without effect: every node votes, and `cluster.nodes` names them all."
-_OWN_TOPICS = (
-    "Without effect: the brokers' own topics have a replica on each of up to three nodes, two of them in sync."
-)
-_WORKERS = "Without effect: a few worker threads do what waits for the disk."
-_SYSTEM = "Without effect: the system chooses."
+_ONE_LOOP = "Without effect: a node is one process that serves all clients from one event loop."
+_CLUSTER_NODES = "Without effect: `cluster.nodes` and `cluster.contacts` name the other nodes."
+_OWN_TOPICS = "Without effect: internal topics have up to three replicas, two of which must be in sync."
+_WORKERS = "Without effect: a few worker threads do blocking disk work."
+_SYSTEM = "Without effect: the operating system chooses."
 
 WITHOUT_EFFECT: Final = Registry(
     "Kafka",
     (
-        Setting("process.roles", ("broker", "controller"), "Without effect: every node is both."),
-        Setting("controller.quorum.bootstrap.servers", "", _ALL_VOTE),
+        Setting(
+            "process.roles",
+            ("broker", "controller"),
+            "Without effect: every node is a broker, and a controller if it is one of `cluster.voters`.",
+        ),
+        Setting("controller.quorum.bootstrap.servers", "", _CLUSTER_NODES),
         Setting("num.io.threads", 1, _ONE_LOOP, bits=32),
         Setting("num.network.threads", 1, _ONE_LOOP, bits=32),
         Setting("num.recovery.threads.per.data.dir", 1, _WORKERS, bits=32),
         Setting("background.threads", 1, _WORKERS, bits=32),
         Setting("log.cleaner.threads", 1, _WORKERS, bits=32),
-        Setting("num.replica.fetchers", 1, "Without effect: one for each node that leads.", bits=32),
+        Setting("num.replica.fetchers", 1, "Without effect: a node runs one fetcher per leader node.", bits=32),
         Setting("offsets.topic.replication.factor", 1, _OWN_TOPICS, bits=32),
         Setting("transaction.state.log.replication.factor", 1, _OWN_TOPICS, bits=32),
         Setting("transaction.state.log.min.isr", 1, _OWN_TOPICS, bits=32),
-        Setting("controlled.shutdown.enable", True, "Without effect: a node always hands over what it leads."),
+        Setting(
+            "controlled.shutdown.enable", True, "Without effect: a stopping node always hands over its partitions."
+        ),
         Setting("socket.receive.buffer.bytes", -1, _SYSTEM, bits=32),
         Setting("socket.send.buffer.bytes", -1, _SYSTEM, bits=32),
         Setting("group.coordinator.rebalance.protocols", ("classic", "consumer"), "Without effect: both are served."),
@@ -62,7 +66,7 @@ WITHOUT_EFFECT: Final = Registry(
     ),
 )
 
-UNKNOWN_TO_ALL = "Neither this broker nor Kafka knows it: remembered, and without effect."
+UNKNOWN_TO_ALL = "Unknown to this broker and to Kafka: stored without effect."
 
 
 def is_kafkas(name: str) -> bool:
@@ -78,10 +82,10 @@ def kafka_settings(layers: NodeLayers, listeners: tuple[str, str]) -> Iterator[E
         own = NODE.get(name)
         source = max(layers.effective(own).source, layers.effective(short).source, key=lambda each: -each)
         yield Effective(own, (Layer(name, text, text, source),))
-    for name, (meant, unit_ms) in COARSE.items():
-        own = NODE.get(meant)
+    for name, (target, unit_ms) in COARSE.items():
+        own = NODE.get(target)
         count = layers.effective(own).value
-        assert isinstance(count, int), meant
+        assert isinstance(count, int), target
         yield _shown(layers, name, own, str(count // unit_ms if count > 0 else count))
     values = _by_nodes(layers)
     for setting in WITHOUT_EFFECT:
@@ -101,13 +105,13 @@ def _by_nodes(layers: NodeLayers) -> dict[str, Value]:
 
 def unknown_settings(layers: NodeLayers) -> Iterator[Effective]:
     """Unknown settings that were set for this broker or for all brokers."""
-    given = (
+    dynamic = (
         (layers.for_this_broker, Source.DYNAMIC_BROKER),
         (layers.for_all_brokers, Source.DYNAMIC_DEFAULT_BROKER),
     )
-    names = [name for texts, _ in given for name in texts if name not in NODE and not is_kafkas(name)]
+    names = [name for texts, _ in dynamic for name in texts if name not in NODE and not is_kafkas(name)]
     for name in dict.fromkeys(names):
-        set_in = [Layer(name, texts[name], texts[name], source) for texts, source in given if name in texts]
+        set_in = [Layer(name, texts[name], texts[name], source) for texts, source in dynamic if name in texts]
         yield Effective(Setting(name, "", UNKNOWN_TO_ALL), tuple(set_in))
 
 

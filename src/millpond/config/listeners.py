@@ -45,54 +45,55 @@ class SecurityProtocol(Enum):
 _PROTOCOLS: Final = tuple(each.value for each in SecurityProtocol)
 
 LISTEN = Setting(
-    "listen", "127.0.0.1:9092", "The host:port on which clients are answered; port 0 takes a free one.", address_fault
+    "listen", "127.0.0.1:9092", "The host:port to which clients connect; port 0 picks a free port.", address_fault
 )
 LISTEN_PROTOCOL = Setting(
     "listen.protocol",
     SecurityProtocol.PLAINTEXT.value,
-    "What is spoken at `listen`: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (a login, in the clear) or `SASL_SSL` (a "
-    "login over TLS).",
+    "The security protocol of `listen`: `PLAINTEXT`, `SSL` (TLS), `SASL_PLAINTEXT` (login without encryption) or "
+    "`SASL_SSL` (login over TLS).",
     one_of(*_PROTOCOLS),
 )
 ADVERTISED_LISTENER = Setting(
     "advertised.listener",
     "",
-    "The host:port that clients are told to connect to; empty means the one that is listened on.",
+    "The host:port that clients are told to connect to. Empty for the address of `listen`.",
     address_or_nothing,
 )
 LISTENERS = Setting[tuple[str, ...]](
     "listeners",
     (),
-    "In place of `listen`, where there are several: `NAME://host:port,…`. A name is that of a protocol, or "
-    "`listener.security.protocol.map` says which it has. Without a host it listens on every address.",
+    "Several listeners instead of `listen`: `NAME://host:port,…`. The name is a security protocol, or is mapped "
+    "to one by `listener.security.protocol.map`. Without a host, the listener binds to all addresses.",
 )
 ADVERTISED_LISTENERS = Setting[tuple[str, ...]](
     "advertised.listeners",
     (),
-    "What the clients of each of the `listeners` are told to connect to, in the same form; for one that is not named "
-    "here it is the address that is listened on.",
+    "The addresses that clients of the `listeners` are told to connect to, in the same form. Listeners that are "
+    "not named here advertise the address to which they bind.",
 )
 PROTOCOL_MAP = Setting[tuple[str, ...]](
-    "listener.security.protocol.map", (), "The protocol of each listener by its name: `INTERNAL:SSL,PUBLIC:SASL_SSL`."
+    "listener.security.protocol.map", (), "The security protocol of each listener: `INTERNAL:SSL,PUBLIC:SASL_SSL`."
 )
 INTER_BROKER_LISTENER = Setting(
     "inter.broker.listener.name",
     "",
-    "The listener by which the nodes of the cluster reach each other; `cluster.nodes` has its addresses. Empty for "
-    "the only one, or the one that `security.inter.broker.protocol` names.",
+    "The listener through which the nodes of the cluster connect to each other; `cluster.nodes` has its "
+    "addresses. Empty for the only listener, or the one that `security.inter.broker.protocol` selects.",
 )
 INTER_BROKER_PROTOCOL = Setting(
     "security.inter.broker.protocol",
     "",
-    "The same by its protocol, where there are several and none is named.",
+    "Selects the inter-broker listener by its protocol, if there are several listeners and "
+    "`inter.broker.listener.name` is empty.",
     one_of("", *_PROTOCOLS),
 )
 CONTROLLER_LISTENERS = Setting[tuple[str, ...]](
     "controller.listener.names",
     (),
-    "Listeners for what nodes ask the controller and the other voters: votes, the metadata, registration, "
-    "heartbeats. Clients are not told of them. A node goes by the first one, whose addresses "
-    "`controller.quorum.voters` has. Empty has all that go the way by which nodes reach each other.",
+    "Listeners reserved for requests to the controller and the voters: votes, metadata, registration, heartbeats. "
+    "They are not advertised to clients. Nodes connect to the first one, whose addresses are in "
+    "`controller.quorum.voters`. If empty, these requests use the inter-broker listener.",
 )
 
 SETTINGS: Final[tuple[AnySetting, ...]] = (
@@ -155,11 +156,11 @@ def listeners_of(settings: Settings) -> tuple[ListenerSettings, ...]:
     else:
         name = settings[LISTEN_PROTOCOL]
         addresses = {name: host_and_port(settings[LISTEN])}
-        told = settings[ADVERTISED_LISTENER]
-        advertised = {name: host_and_port(told)} if told else {}
+        own = settings[ADVERTISED_LISTENER]
+        advertised = {name: host_and_port(own)} if own else {}
     for name in (*advertised, *settings[CONTROLLER_LISTENERS]):
         if name not in addresses:
-            raise SettingError(f"there is no listener {name} among {', '.join(addresses)}")
+            raise SettingError(f"unknown listener {name}; the listeners are {', '.join(addresses)}")
     _check_ports(addresses)
     protocols = _protocols(settings, addresses)
     preferred = _inter_broker_name(settings, protocols)
@@ -226,24 +227,24 @@ def _has_others(settings: Settings) -> bool:
 def _refuse_short_form(settings: Settings) -> None:
     for short in (LISTEN, LISTEN_PROTOCOL, ADVERTISED_LISTENER):
         if short.name in settings.overrides and settings[short] != short.default:
-            raise SettingError(f"{short.name} and {LISTENERS.name} say the same thing twice: leave one of them out")
+            raise SettingError(f"{short.name} and {LISTENERS.name} exclude each other: set only one of them")
 
 
 def _addresses(
     setting: Setting[tuple[str, ...]], settings: Settings, *, is_advertised: bool
 ) -> dict[str, tuple[str, int]]:
-    found: dict[str, tuple[str, int]] = {}
+    parsed: dict[str, tuple[str, int]] = {}
     for text in settings[setting]:
         name, separator, address = text.partition("://")
         if not separator or not _NAME.fullmatch(name):
-            raise SettingError(f"{setting.name}: {text!r} is not of the form NAME://host:port")
+            raise SettingError(f"{setting.name}: {text!r} must have the form NAME://host:port")
         host, port = host_and_port(f"0.0.0.0{address}" if address.startswith(":") else address)
         if is_advertised and (host in WILDCARDS or not port):
-            raise SettingError(f"{setting.name}: {text!r} is no address that a client could connect to")
-        if name in found:
-            raise SettingError(f"{setting.name}: two listeners have the name {name}")
-        found[name] = host, port
-    return found
+            raise SettingError(f"{setting.name}: clients cannot connect to {text!r}; advertise a host and a port")
+        if name in parsed:
+            raise SettingError(f"{setting.name}: two listeners are named {name}")
+        parsed[name] = host, port
+    return parsed
 
 
 def _check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
@@ -251,7 +252,7 @@ def _check_ports(addresses: Mapping[str, tuple[str, int]]) -> None:
     for name, address in addresses.items():
         other = taken.setdefault(address, name)
         if other != name and address[1]:
-            raise SettingError(f"the listeners {other} and {name} have the same address")
+            raise SettingError(f"listeners {other} and {name} have the same address")
 
 
 def _protocols(settings: Settings, names: Iterable[str]) -> dict[str, SecurityProtocol]:
@@ -260,12 +261,12 @@ def _protocols(settings: Settings, names: Iterable[str]) -> dict[str, SecurityPr
         name, colon, protocol = text.partition(":")
         if not colon or protocol not in _PROTOCOLS:
             raise SettingError(
-                f"{PROTOCOL_MAP.name}: {text!r} is not of the form NAME:PROTOCOL with one of {', '.join(_PROTOCOLS)}"
+                f"{PROTOCOL_MAP.name}: {text!r} must have the form NAME:PROTOCOL, with one of {', '.join(_PROTOCOLS)}"
             )
         mapped[name] = SecurityProtocol(protocol)
     for name in names:
         if name not in mapped:
-            raise SettingError(f"{PROTOCOL_MAP.name} does not say which protocol the listener {name} has")
+            raise SettingError(f"{PROTOCOL_MAP.name} must map the listener {name} to a protocol")
     return {name: mapped[name] for name in names}
 
 
@@ -280,13 +281,13 @@ def _inter_broker_name(settings: Settings, protocols: Mapping[str, SecurityProto
     candidates = [each for each in protocols if each not in settings[CONTROLLER_LISTENERS]] or list(protocols)
     if len(candidates) == 1 and not protocol:
         return candidates[0]
-    wanted = protocol or SecurityProtocol.PLAINTEXT.value
-    named = [each for each in candidates if each == wanted] or [
-        each for each in candidates if protocols[each].value == wanted
+    protocol = protocol or SecurityProtocol.PLAINTEXT.value
+    matches = [each for each in candidates if each == protocol] or [
+        each for each in candidates if protocols[each].value == protocol
     ]
-    if len(named) != 1:
+    if len(matches) != 1:
         raise SettingError(
-            f"which listener is for the nodes of the cluster? Say so with {INTER_BROKER_LISTENER.name}: one of "
+            f"set {INTER_BROKER_LISTENER.name} to the listener through which nodes connect to each other: one of "
             f"{', '.join(candidates)}"
         )
-    return named[0]
+    return matches[0]

@@ -13,20 +13,20 @@ DAY_MS: Final = 24 * 60 * 60 * 1000
 SASL_ENABLED_MECHANISMS = Setting(
     "sasl.enabled.mechanisms",
     SCRAM,
-    "How clients of a SASL listener may log in. PLAIN shows the password to whoever can listen: only with SASL_SSL.",
+    "The SASL mechanisms that clients may use. PLAIN sends the password unencrypted, so use it only with SASL_SSL.",
     each_of(*MECHANISMS),
 )
 SASL_SERVER_MAX_RECEIVE_SIZE = Setting(
     "sasl.server.max.receive.size",
     64 << 10,
-    "The largest request of a client that has not logged in.",
+    "The maximum size of a request before the client has logged in.",
     between(1 << 10, 1 << 20),
     bits=32,
 )
 LOGIN_TIMEOUT_MS = Setting(
     "login.timeout.ms",
     10_000,
-    "How long a client may take to log in, from the moment that it connects.",
+    "How long a client may take to log in after connecting.",
     at_least(100),
     bits=32,
     live=True,
@@ -34,7 +34,7 @@ LOGIN_TIMEOUT_MS = Setting(
 LOGIN_MAX_CONNECTIONS = Setting(
     "login.max.connections",
     1_000,
-    "How many connections may be there that have not logged in. With one more the oldest of them has to go.",
+    "The maximum number of connections that have not logged in. Above it, the oldest one is closed.",
     at_least(1),
     bits=32,
     live=True,
@@ -42,7 +42,8 @@ LOGIN_MAX_CONNECTIONS = Setting(
 FAILED_AUTHENTICATION_DELAY_MS = Setting(
     "connection.failed.authentication.delay.ms",
     100,
-    "How long a failed login waits for its answer; with many of them from one address within a minute it is longer.",
+    "How long to delay the response to a failed login. The delay grows with repeated failures from one address "
+    "within a minute.",
     between(0, 10_000),
     bits=32,
     live=True,
@@ -50,7 +51,7 @@ FAILED_AUTHENTICATION_DELAY_MS = Setting(
 CONNECTIONS_MAX_REAUTH_MS = Setting(
     "connections.max.reauth.ms",
     0,
-    "After so long a client has to log in again, on the same connection; 0 for never.",
+    "Clients must log in again on the same connection after this time; 0 means never.",
     at_least(0),
     live=True,
 )
@@ -58,93 +59,94 @@ CONNECTIONS_MAX_REAUTH_MS = Setting(
 SASL_MECHANISM_INTER_BROKER = Setting(
     "sasl.mechanism.inter.broker.protocol",
     "SCRAM-SHA-512",
-    "How nodes log in to each other where their listener has a login.",
+    "The mechanism that nodes use to log in to each other, if their listener uses SASL.",
     one_of(*SCRAM),
 )
 INTER_BROKER_USERNAME = Setting(
     "inter.broker.sasl.username",
     "",
-    "The user by whom nodes log in to each other. It needs no credentials in the metadata, and has to be one of "
+    "The user as which nodes log in to each other. It needs no credentials in the metadata, but must be one of "
     "`super.users`.",
 )
 INTER_BROKER_PASSWORD = Setting(
-    "inter.broker.sasl.password", "", "The password of that user, the same on all nodes; better in a file."
+    "inter.broker.sasl.password",
+    "",
+    "The password of `inter.broker.sasl.username`, the same on all nodes. Preferably, put it in a file.",
 )
 INTER_BROKER_PASSWORD_FILE = Setting(
-    "inter.broker.sasl.password.file", "", "A file with that password and nothing else, readable by the node alone."
+    "inter.broker.sasl.password.file", "", "A file that contains only that password, readable only by the node."
 )
 INITIAL_USERS_FILE = Setting(
     "initial.users.file",
     "",
-    "A file with the users that a cluster begins with, read until the first user is created and never again. "
-    "`millpond up --secure` makes one "
-    "(`security/initial.users`): a line has a name, a mechanism and what SCRAM keeps of a password, `alice "
-    "SCRAM-SHA-512 salt=…,stored_key=…,server_key=…,iterations=8192`, in base 64. More users come by `millpond "
-    "user`.",
+    "A file with the first users of a cluster, read until the first user is created and never again. `millpond up "
+    "--secure` writes one (`security/initial.users`). Each line has a name, a mechanism and the SCRAM credential "
+    "in base64: `alice SCRAM-SHA-512 salt=…,stored_key=…,server_key=…,iterations=8192`. Add more users with "
+    "`millpond user`.",
 )
 
 DELEGATION_TOKEN_SECRET_KEY = Setting(
     "delegation.token.secret.key",
     "",
-    "The secret by which delegation tokens are made and checked, the same on all nodes. Empty takes one that the "
-    "nodes share since there are users.",
+    "The secret that signs delegation tokens, the same on all nodes. If empty, the nodes use one that they have "
+    "shared since the first user was created.",
 )
 DELEGATION_TOKEN_MAX_LIFETIME_MS = Setting(
     "delegation.token.max.lifetime.ms",
     7 * DAY_MS,
-    "How long a delegation token can live, however often it is renewed.",
+    "The maximum lifetime of a delegation token, including renewals.",
     at_least(1),
 )
 DELEGATION_TOKEN_EXPIRY_TIME_MS = Setting(
     "delegation.token.expiry.time.ms",
     DAY_MS,
-    "How long a delegation token lives when it is not renewed.",
+    "How long a delegation token is valid unless it is renewed.",
     at_least(1),
 )
 DELEGATION_TOKEN_EXPIRY_CHECK_INTERVAL_MS = Setting(
     "delegation.token.expiry.check.interval.ms",
     3_600_000,
-    "How often tokens that have had their time are forgotten.",
+    "How often expired delegation tokens are deleted.",
     at_least(100),
 )
 
 OAUTH_JWKS_URL = Setting(
     "sasl.oauthbearer.jwks.endpoint.url",
     "",
-    "Where the keys are that signed the tokens of OAUTHBEARER (JWKS): an https or file URL.",
+    "The https or file URL of the keys (JWKS) that sign OAUTHBEARER tokens.",
 )
 OAUTH_JWKS_REFRESH_MS = Setting(
-    "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, "How often these keys are read anew.", at_least(1_000)
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, "How often the keys are reloaded.", at_least(1_000)
 )
 OAUTH_AUDIENCE = Setting(
     "sasl.oauthbearer.expected.audience",
     (),
-    "The audiences (aud) a token may be for. Required unless `sasl.oauthbearer.unrestricted` is set.",
+    "The accepted audiences (aud) of tokens. Required unless `sasl.oauthbearer.unrestricted` is set.",
 )
 OAUTH_ISSUER = Setting(
     "sasl.oauthbearer.expected.issuer",
     "",
-    "The issuer (iss) of the tokens. Required unless `sasl.oauthbearer.unrestricted` is set.",
+    "The accepted issuer (iss) of tokens. Required unless `sasl.oauthbearer.unrestricted` is set.",
 )
 OAUTH_UNRESTRICTED = Setting(
     "sasl.oauthbearer.unrestricted",
     False,
-    "Accept tokens for any audience where no audience is set, and from any issuer where none is set: every token "
-    "that the keys have signed, for whichever service, then logs in here.",
+    "Accept tokens for any audience if no audience is set, and from any issuer if no issuer is set. Every token "
+    "signed with one of the keys then logs in here, even one issued for another service.",
 )
 OAUTH_SUPER_USERS = Setting(
     "sasl.oauthbearer.super.users.enable",
     False,
-    "Accept tokens that name one of `super.users`. The user of the nodes is never accepted by token.",
+    "Accept tokens that name one of `super.users`. Tokens never log in as the user of the nodes.",
 )
 OAUTH_CLOCK_SKEW_SECONDS = Setting(
     "sasl.oauthbearer.clock.skew.seconds",
     30,
-    "By how much the clock of whoever made a token may differ.",
+    "The maximum difference between this node's clock and that of the token issuer.",
     between(0, 3600),
     bits=32,
 )
-OAUTH_SUB_CLAIM = Setting("sasl.oauthbearer.sub.claim.name", "sub", "The claim that names the user.")
+OAUTH_SUB_CLAIM = Setting("sasl.oauthbearer.sub.claim.name", "sub", "The claim that contains the user name.")
 
 SECTION: Final[tuple[AnySetting, ...]] = (
     SASL_ENABLED_MECHANISMS,

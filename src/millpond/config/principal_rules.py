@@ -25,12 +25,12 @@ class _Rule:
     case: str
 
     def apply(self, name: str) -> str | None:
-        found = self.pattern.fullmatch(name)
-        if found is None:
+        match = self.pattern.fullmatch(name)
+        if match is None:
             return None
         # A backslash escapes the next character, as in Java's replacements.
         text = _REFERENCE.sub(
-            lambda each: each[1] if each[1] is not None else found[int(each[2])] or "", self.replacement
+            lambda each: each[1] if each[1] is not None else match[int(each[2])] or "", self.replacement
         )
         return _CASES[self.case](text)
 
@@ -55,11 +55,11 @@ def principal_rules(text: str) -> PrincipalRules:
     rules = []
     position = 0
     while position < len(text):
-        found = _RULE.match(text, position)
-        if found is None:
+        match = _RULE.match(text, position)
+        if match is None:
             raise SettingError(f"{text[position:]!r} is neither DEFAULT nor RULE:pattern/replacement/[LU]")
-        rules.append(_DEFAULT if found[1] else _rule(found[2], found[3], found[4]))
-        position = found.end()
+        rules.append(_DEFAULT if match[1] else _rule(match[2], match[3], match[4]))
+        position = match.end()
     return PrincipalRules(tuple(rules)) if rules else AS_IT_IS
 
 

@@ -11,27 +11,32 @@ from millpond.base.settings import AnySetting, Setting, SettingError, Settings, 
 QUOTA_WINDOW_NUM = Setting(
     "quota.window.num",
     11,
-    "Quotas of bytes and of request time are averages over so many windows, the one that is under way among them. "
-    "Whoever has taken nothing for as long may take all of it at once.",
+    "Byte-rate and request-time quotas are averages over this many windows, including the current one. An idle "
+    "client may use the quota of all past windows at once.",
     at_least(2),
     bits=32,
 )
 QUOTA_WINDOW_SECONDS = Setting(
     "quota.window.size.seconds",
     1,
-    "The length of such a window. So long is a client held up at the most by a quota of request time.",
+    "The length of one window. A request-time quota delays a client by at most this long.",
     at_least(1),
     bits=32,
 )
 CONTROLLER_QUOTA_WINDOW_NUM = Setting(
     "controller.quota.window.num",
     11,
-    "The same for quotas of partitions that are made or deleted: so many windows' worth may be made at once.",
+    "The number of windows for quotas on partition creation and deletion. An idle client may use the quota of all "
+    "of them at once.",
     at_least(1),
     bits=32,
 )
 CONTROLLER_QUOTA_WINDOW_SECONDS = Setting(
-    "controller.quota.window.size.seconds", 1, "The length of a window for these.", at_least(1), bits=32
+    "controller.quota.window.size.seconds",
+    1,
+    "The length of one window for quotas on partition creation and deletion.",
+    at_least(1),
+    bits=32,
 )
 
 
@@ -52,11 +57,11 @@ def counts_by_address(texts: tuple[str, ...]) -> Mapping[str, int]:
     for text in texts:
         address, colon, count = text.rpartition(":")
         if not colon or not count.isascii() or not count.isdigit():
-            raise SettingError(f"{text!r} is not of the form address:count")
+            raise SettingError(f"{text!r} must have the form address:count")
         try:
             counts[plain_address(address.removeprefix("[").removesuffix("]"))] = int(count)
         except ValueError:
-            raise SettingError(f"{address!r} is not an address such as 192.0.2.7 or 2001:db8::7") from None
+            raise SettingError(f"{address!r} is not an IP address, such as 192.0.2.7 or 2001:db8::7") from None
     return counts
 
 
@@ -72,9 +77,9 @@ def _counts(value: Value) -> str | None:
 MAX_CONNECTIONS = Setting(
     "max.connections",
     20_000,
-    "The largest number of connections at one time; a further one is closed at once. For a node that comes by a "
-    "listener other than that of clients, one of theirs is closed that has been silent for longest. A single "
-    "listener's share of it is `listener.name.NAME.max.connections`.",
+    "The maximum number of connections; further ones are closed immediately. If a node connects on a listener "
+    "that clients do not use, the client connection that has been idle longest is closed to make room. "
+    "`listener.name.NAME.max.connections` limits a single listener.",
     at_least(1),
     live=True,
     bits=32,
@@ -82,16 +87,16 @@ MAX_CONNECTIONS = Setting(
 MAX_CONNECTIONS_PER_IP_OVERRIDES = Setting[tuple[str, ...]](
     "max.connections.per.ip.overrides",
     (),
-    "Other numbers for single addresses, as `192.0.2.7:100,2001:db8::7:200`.",
+    "Different limits for single IP addresses, as `192.0.2.7:100,2001:db8::7:200`.",
     _counts,
     live=True,
 )
 MAX_CONNECTION_CREATION_RATE = Setting(
     "max.connection.creation.rate",
     (1 << 31) - 1,
-    "So many connections a second are taken at the most, on average over the windows of quotas; further ones are "
-    "closed at once. Nodes that come by a listener of their own are not counted. For a single listener it is "
-    "`listener.name.NAME.max.connection.creation.rate`.",
+    "The maximum rate of new connections per second, averaged over the quota windows; further ones are closed "
+    "immediately. Nodes on a listener of their own do not count. "
+    "`listener.name.NAME.max.connection.creation.rate` limits a single listener.",
     at_least(1),
     bits=32,
     live=True,
@@ -99,7 +104,7 @@ MAX_CONNECTION_CREATION_RATE = Setting(
 MAX_CONNECTION_CREATION_RATE_PER_IP = Setting(
     "max.connection.creation.rate.per.ip",
     1000,
-    "The same from one address that has no quota of its own (connection_creation_rate).",
+    "The maximum rate of new connections per second from one IP address without a `connection_creation_rate` quota.",
     at_least(1),
     bits=32,
     live=True,
@@ -108,16 +113,16 @@ MAX_CONNECTION_CREATION_RATE_PER_IP = Setting(
 QUEUED_MAX_RESPONSE_BYTES = Setting(
     "queued.max.response.bytes",
     512 << 20,
-    "The memory for answers that have not left, because their clients do not read them or because earlier ones are "
-    "awaited; over it, the connections that hold most of it are closed. Records need none: they leave from the disk.",
+    "The maximum memory for unsent responses, whose clients do not read them or still await earlier ones. Above "
+    "it, the connections that hold the most are closed. Records do not count: they are sent from disk.",
     at_least(1 << 20),
     live=True,
 )
 MAX_FETCH_SESSION_PARTITIONS = Setting(
     "max.incremental.fetch.session.partitions",
     1_000_000,
-    "How many partitions all fetch sessions may have together; consumers that find no room send their whole list "
-    "each time.",
+    "The maximum number of partitions in all fetch sessions together. Consumers beyond it get no session and send "
+    "all their partitions in every fetch.",
     at_least(1),
     bits=32,
     live=True,
@@ -125,7 +130,7 @@ MAX_FETCH_SESSION_PARTITIONS = Setting(
 MAX_GROUPS = Setting(
     "max.groups",
     100_000,
-    "The largest number of groups that this node coordinates; a new one beyond it is refused.",
+    "The maximum number of groups that this node coordinates; further ones are refused.",
     at_least(1),
     bits=32,
     live=True,
@@ -133,33 +138,32 @@ MAX_GROUPS = Setting(
 GROUPS_MAX_BYTES = Setting(
     "groups.max.bytes",
     256 << 20,
-    "The memory for what all groups that this node coordinates keep together: members and what they say of "
-    "themselves, assignments, committed offsets with their metadata. What would make it more is refused; what is "
-    "there goes on, and groups that come from another node are taken in all the same.",
+    "The maximum memory for the groups that this node coordinates: members and their metadata, assignments, and "
+    "committed offsets. Requests that would exceed it are refused. Existing groups continue, and groups that move "
+    "here from another node are accepted regardless.",
     at_least(1 << 10),
     live=True,
 )
 GROUP_MEMBER_MAX_BYTES = Setting(
     "group.member.max.bytes",
     1 << 20,
-    "The most that one member of a group may say of itself (protocols with metadata, or names of topics), and the "
-    "most that the leader of its group may assign to it.",
+    "The maximum size of one member's metadata (protocols, or topic names), and of its assignment.",
     at_least(1024),
     bits=32,
 )
 GROUP_CLASSIC_MAX_BYTES = Setting(
     "group.classic.max.bytes",
     16 << 20,
-    "The most that all members of one classic group may say of themselves and be assigned, together: all of it is "
-    "written down at each change. What would make it more is refused; a group that is larger already goes on, "
-    "and grows no more.",
+    "The maximum size of the metadata and assignments of all members of one classic group, because every change "
+    "writes all of it. Requests that would exceed it are refused; a group that is already larger continues but "
+    "cannot grow.",
     at_least(1024),
     bits=32,
 )
 MAX_TRANSACTIONAL_IDS = Setting(
     "max.transactional.ids",
     100_000,
-    "The largest number of transactional ids that this node coordinates; a new one beyond it is refused.",
+    "The maximum number of transactional ids that this node coordinates; further ones are refused.",
     at_least(1),
     bits=32,
     live=True,
@@ -167,15 +171,15 @@ MAX_TRANSACTIONAL_IDS = Setting(
 MAX_PRODUCERS_PER_PARTITION = Setting(
     "max.producers.per.partition",
     100_000,
-    "The largest number of idempotent producers of which one partition remembers the sequence numbers; a new one "
-    "beyond it is refused until others are forgotten (producer.id.expiration.ms).",
+    "The maximum number of idempotent producers whose sequence numbers one partition stores. Further ones are "
+    "refused until others expire (`producer.id.expiration.ms`).",
     at_least(1),
     bits=32,
     live=True,
 )
 
 SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
-    "How much": (
+    "Quotas and limits": (
         QUOTA_WINDOW_NUM,
         QUOTA_WINDOW_SECONDS,
         CONTROLLER_QUOTA_WINDOW_NUM,

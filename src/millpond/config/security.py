@@ -39,31 +39,31 @@ def principals_in(text: str) -> frozenset[Principal]:
 SUPER_USERS = Setting(
     "super.users",
     "",
-    "Who may do everything, as `User:admin;User:CN=node,O=mill`. The nodes of a cluster whose listeners ask who "
-    "comes have to be among them.",
+    "Users that may do everything, as `User:admin;User:CN=node,O=mill`. Must include the cluster's nodes if their "
+    "listeners authenticate.",
     _principals,
 )
 
 AUDIT_LOG = Setting(
     "audit.log",
     "auto",
-    "Whether it is written down who did or was refused what: `auto` where some listener asks who comes, `on`, `off`.",
+    "Whether to keep an audit log: `auto` if any listener authenticates, `on`, or `off`.",
     one_of("auto", "on", "off"),
 )
 AUDIT_LOG_FOLDER = Setting(
-    "audit.log.folder", "", "The folder of the audit log; empty is `audit` in the data folder."
+    "audit.log.folder", "", "The folder of the audit log. Empty for `audit` in the data folder."
 )
 AUDIT_LOG_MAX_BYTES = Setting(
     "audit.log.max.bytes",
     16 << 20,
-    "At this size a new file of the audit log begins, in each of its three chapters.",
+    "Start a new audit log file at this size; applies to each of the three chapters of the audit log.",
     at_least(1 << 10),
     bits=64,
 )
 AUDIT_LOG_FILES = Setting(
     "audit.log.files",
     10,
-    "So many files of each chapter of the audit log are kept, the newest ones.",
+    "How many files to keep of each chapter of the audit log.",
     between(1, 10_000),
     bits=32,
 )
@@ -72,30 +72,30 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 AUTHORIZER_CLASS_NAME = Setting(
     "authorizer.class.name",
     "",
-    f"`{STANDARD_AUTHORIZER}` asks for rights also where no listener asks who comes. As soon as one does, rights are "
-    "asked for in any case.",
+    f"`{STANDARD_AUTHORIZER}` enforces ACLs even if no listener authenticates. If any listener does, ACLs are "
+    "always enforced.",
     one_of("", STANDARD_AUTHORIZER),
 )
 ALLOW_EVERYONE_IF_NO_ACL_FOUND = Setting(
     "allow.everyone.if.no.acl.found",
     False,
-    "Whether everybody may do everything to what no ACL is about.",
+    "Whether everyone may access resources that have no ACLs.",
 )
 
 METRICS_NAMES = Setting(
     "metrics.names",
     "auto",
-    "Whether the metrics, which anybody may read who reaches their address, name topics and groups: `on`, `off`, or "
-    "`auto`, which does so only where rights are not asked for.",
+    "Whether metrics include the names of topics and groups: `on`, `off`, or `auto`, which includes them unless "
+    "ACLs are enforced. Anyone who can reach the metrics listener can read them.",
     one_of("auto", "on", "off"),
 )
 
 SECTIONS: Final[Mapping[str, tuple[AnySetting, ...]]] = {
     "TLS": tls.SETTINGS,
-    "Who may come in": (SUPER_USERS,),
+    "Super users": (SUPER_USERS,),
     "Audit log": (AUDIT_LOG, AUDIT_LOG_FOLDER, AUDIT_LOG_MAX_BYTES, AUDIT_LOG_FILES),
-    "Logging in": login.SECTION,
-    "What they may do": (AUTHORIZER_CLASS_NAME, ALLOW_EVERYONE_IF_NO_ACL_FOUND, METRICS_NAMES),
+    "Authentication": login.SECTION,
+    "Authorization": (AUTHORIZER_CLASS_NAME, ALLOW_EVERYONE_IF_NO_ACL_FOUND, METRICS_NAMES),
 }
 
 
@@ -124,17 +124,17 @@ def own_of_listener(settings: Settings, listener: str, setting: Setting[int]) ->
 
 def parsed_for_listeners(texts: Mapping[str, str]) -> dict[str, Value]:
     """The parsed values of all settings that begin with `listener.name.`, by name."""
-    known: dict[str, AnySetting] = {
+    settings: dict[str, AnySetting] = {
         each.name: each for section in SECTIONS.values() for each in section if each.name.startswith(_OF_LISTENERS)
     }
-    known |= {each.name: each for each in _LIMITS}
+    settings |= {each.name: each for each in _LIMITS}
     values: dict[str, Value] = {}
     for name, text in texts.items():
         listener, dot, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
-        if not listener or not dot or rest not in known:
+        if not listener or not dot or rest not in settings:
             raise SettingError(
                 f"unknown node setting {name}: `{LISTENER_PREFIX}NAME.` is followed by a setting that begins with "
                 f"{' or '.join(_OF_LISTENERS)}, or by {' or '.join(each.name for each in _LIMITS)}"
             )
-        values[name_for(listener, rest)] = known[rest].parse(text)
+        values[name_for(listener, rest)] = settings[rest].parse(text)
     return values

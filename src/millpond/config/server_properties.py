@@ -16,12 +16,12 @@ COMMENTS: Final = ("#", "!")
 METADATA_FOLDER: Final = "metadata.log.dir"
 GENERATED_ID: Final = "-1"
 
-_JAVA_CLASS = "Without effect: a node runs no Java classes."
+_JAVA_CLASS = "Without effect: a node does not load Java classes."
 _ZOOKEEPER = "Without effect: there is no ZooKeeper; the nodes keep the metadata themselves."
-_SHARE = "Without effect: share groups are not served."
-_STREAMS = "Without effect: groups of Kafka Streams are not served."
+_SHARE = "Without effect: it tunes a part of Kafka's share groups that Millpond does not have."
+_STREAMS = "Without effect: Kafka Streams groups are not supported."
 _TIERED = "Without effect: there is no tiered storage."
-_INTERNAL = "Without effect: it tunes a part of Kafka that this broker does not have."
+_INTERNAL = "Without effect: it tunes a part of Kafka that Millpond does not have."
 
 _FAMILIES: Final[Mapping[str, str]] = {
     "zookeeper.": _ZOOKEEPER,
@@ -208,7 +208,7 @@ def translated(texts: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
     folder = texts.get("log.dirs") or texts.get("log.dir")
     if folder:
         if "," in folder:
-            raise SettingError(f"log.dirs={folder}: a node keeps everything in one folder; name only one")
+            raise SettingError(f"log.dirs={folder}: a node has one data folder; name only one")
         ours.setdefault(DATA_FOLDER.name, folder)
     if METADATA_FOLDER in texts and texts[METADATA_FOLDER] != ours.get(DATA_FOLDER.name):
         without_effect[METADATA_FOLDER] = "Without effect: the metadata is kept in the data folder."

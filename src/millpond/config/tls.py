@@ -10,69 +10,68 @@ from millpond.base.settings import AnySetting, Setting, SettingError, at_least, 
 from millpond.base.tls import VERSIONS, ClientAuth, ClientTls, ServerTls, TlsFiles
 from millpond.config.principal_rules import rules_fault
 
-_PEM_ONLY = "Only PEM is read: export a Java store with keytool and openssl."
+_PEM_ONLY = "Only PEM is supported: export a Java store with keytool and openssl."
 
 KEYSTORE_TYPE = Setting(
-    "ssl.keystore.type", "PEM", f"The form of `ssl.keystore.location`. {_PEM_ONLY}", one_of("PEM")
+    "ssl.keystore.type", "PEM", f"The format of `ssl.keystore.location`. {_PEM_ONLY}", one_of("PEM")
 )
 KEYSTORE_LOCATION = Setting(
     "ssl.keystore.location",
     "",
-    "A PEM file with the private key and the certificate of this node, with the chain up to its authority. It is "
-    "read again when it changes.",
+    "A PEM file with this node's private key and its certificate chain. It is reloaded when it changes.",
 )
 CERTIFICATE_LOCATION = Setting(
     "ssl.certificate.location",
     "",
-    "The same in two files, as most authorities hand them out: the certificate and its chain.",
+    "A PEM file with this node's certificate chain, for a private key in a separate file (`ssl.key.location`).",
 )
 KEY_LOCATION = Setting("ssl.key.location", "", "The private key for `ssl.certificate.location`.")
-KEY_PASSWORD = Setting("ssl.key.password", "", "The password of the private key, if it has one.")
+KEY_PASSWORD = Setting("ssl.key.password", "", "The password of the private key, if it is encrypted.")
 TRUSTSTORE_TYPE = Setting(
-    "ssl.truststore.type", "PEM", f"The form of `ssl.truststore.location`. {_PEM_ONLY}", one_of("PEM")
+    "ssl.truststore.type", "PEM", f"The format of `ssl.truststore.location`. {_PEM_ONLY}", one_of("PEM")
 )
 TRUSTSTORE_LOCATION = Setting(
     "ssl.truststore.location",
     "",
-    "A PEM file with the certificates of the authorities whose clients and nodes are believed. It is read again when "
+    "A PEM file with the certificate authorities that this node trusts for clients and nodes. It is reloaded when "
     "it changes.",
 )
 CLIENT_AUTH = Setting(
     "ssl.client.auth",
     ClientAuth.NONE.value,
-    "Whether clients show a certificate of their own: `required`, `requested` or `none`. Where it is requested, "
-    "whoever shows none is `User:ANONYMOUS`, who has no rights but those that an ACL gives. On a listener with SASL "
-    "it counts only as `listener.name.NAME.ssl.client.auth`.",
+    "Whether clients must present a certificate: `required`, `requested` or `none`. If it is only requested, a "
+    "client without one is `User:ANONYMOUS`, whose only rights are those of its ACLs. A SASL listener uses only "
+    "`listener.name.NAME.ssl.client.auth`.",
     one_of(*(each.value for each in ClientAuth)),
 )
 ENABLED_PROTOCOLS = Setting[tuple[str, ...]](
-    "ssl.enabled.protocols", VERSIONS, "The versions of TLS that are spoken.", each_of(*VERSIONS)
+    "ssl.enabled.protocols", VERSIONS, "The enabled TLS versions.", each_of(*VERSIONS)
 )
 CIPHER_SUITES = Setting[tuple[str, ...]](
     "ssl.cipher.suites",
     (),
-    "The ciphers of TLS 1.2, by Java's names or OpenSSL's; empty for those with forward secrecy and authenticated "
-    "encryption (ECDHE with AES-GCM or ChaCha20). Those of TLS 1.3 are all good, and always on.",
+    "The TLS 1.2 ciphers, by Java's or OpenSSL's names. Empty for those with forward secrecy and authenticated "
+    "encryption (ECDHE with AES-GCM or ChaCha20). The TLS 1.3 ciphers are always enabled.",
 )
 ENDPOINT_IDENTIFICATION = Setting(
     "ssl.endpoint.identification.algorithm",
     "https",
-    "How this node checks the certificates of other nodes: with `https` they have to name the host or address at "
-    "which the node was reached; empty does without.",
+    "How this node verifies certificates of other nodes: with `https` they must name the host or address that it "
+    "connected to; empty disables the check.",
     one_of("https", "none", ""),
 )
 PRINCIPAL_MAPPING_RULES = Setting(
     "ssl.principal.mapping.rules",
     "DEFAULT",
-    "How the name in a client's certificate becomes that of a user: rules `RULE:pattern/replacement/` with `L` or "
-    "`U` behind it for lower or upper case, and `DEFAULT` for the name as it is, parted by commas; the first that "
-    "matches counts.",
+    "How a certificate's name becomes a user name. Comma-separated rules, of which the first match applies: "
+    "`RULE:pattern/replacement/`, followed by `L` or `U` for lower or upper case, or `DEFAULT` for the unchanged "
+    "name.",
     lambda value: rules_fault(str(value)),
 )
 HANDSHAKE_MS_MAX = Setting(
     "ssl.handshake.timeout.ms",
     10_000,
-    "How long a peer may take to agree on keys before its connection is closed.",
+    "How long a TLS handshake may take before the connection is closed.",
     at_least(1),
     bits=32,
 )
@@ -110,8 +109,8 @@ def server_tls(get: Get, client_auth: ClientAuth) -> ServerTls:
         )
     if client_auth is not ClientAuth.NONE and not files.authorities:
         raise SettingError(
-            f"{CLIENT_AUTH.name}={client_auth.value} needs {TRUSTSTORE_LOCATION.name}: the authorities whose "
-            "certificates are believed"
+            f"{CLIENT_AUTH.name}={client_auth.value} needs {TRUSTSTORE_LOCATION.name}, the trusted "
+            "certificate authorities"
         )
     return ServerTls(files, client_auth, get(ENABLED_PROTOCOLS), _ciphers(get), get(HANDSHAKE_MS_MAX))
 
@@ -121,8 +120,8 @@ def client_tls(get: Get) -> ClientTls:
     files = _files(get)
     if not files.authorities:
         raise SettingError(
-            f"nodes that connect by TLS need {TRUSTSTORE_LOCATION.name}: the authorities that the other nodes' "
-            "certificates come from"
+            f"to connect to other nodes by TLS, set {TRUSTSTORE_LOCATION.name} to the authorities of their "
+            "certificates"
         )
     checks_host = get(ENDPOINT_IDENTIFICATION) == "https"
     return ClientTls(files, checks_host, get(ENABLED_PROTOCOLS), _ciphers(get), get(HANDSHAKE_MS_MAX))
@@ -134,7 +133,7 @@ def _files(get: Get) -> TlsFiles:
         if path.endswith(_JAVA_STORES):
             raise SettingError(f"{setting.name}={path}: {_PEM_ONLY}")
     if key and not certificate:
-        raise SettingError(f"{KEY_LOCATION.name} is of use only with {CERTIFICATE_LOCATION.name}")
+        raise SettingError(f"{KEY_LOCATION.name} requires {CERTIFICATE_LOCATION.name}")
     return TlsFiles(certificate or both, key or certificate or both, get(KEY_PASSWORD), get(TRUSTSTORE_LOCATION))
 
 

@@ -30,7 +30,7 @@ def _replica_list(value: Value) -> str | None:
 CLEANUP_POLICY = Setting(
     "cleanup.policy",
     ("delete",),
-    "What happens to old records: 'delete' drops whole segments past the retention limits, 'compact' keeps the "
+    "What happens to old records: `delete` drops whole segments past the retention limits, `compact` keeps the "
     "latest record of every key, both together do both, and an empty list keeps everything.",
     check=each_of("compact", "delete"),
     inherits="log.cleanup.policy",
@@ -39,8 +39,8 @@ CLEANUP_POLICY = Setting(
 COMPRESSION_TYPE = Setting(
     "compression.type",
     "producer",
-    "The codec in which batches are stored; 'producer' keeps what the producer chose, and is what this broker always "
-    "does: other values are remembered for tools and have no effect.",
+    "The codec in which batches are stored. Batches are always stored as the producer compressed them; values "
+    "other than `producer` are stored for tools but have no effect.",
     check=one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     inherits="compression.type",
     live=True,
@@ -48,7 +48,7 @@ COMPRESSION_TYPE = Setting(
 DELETE_RETENTION_MS = Setting(
     "delete.retention.ms",
     DAY_MS,
-    "How long compaction keeps a tombstone, so that a reader who started at the beginning still sees the deletion.",
+    "How long compaction keeps tombstones, so that a consumer that reads from the start still sees the deletion.",
     check=at_least(0),
     inherits="log.cleaner.delete.retention.ms",
     live=True,
@@ -56,7 +56,7 @@ DELETE_RETENTION_MS = Setting(
 FILE_DELETE_DELAY_MS = Setting(
     "file.delete.delay.ms",
     60_000,
-    "How long the files of a dropped segment stay on disk before they are removed.",
+    "How long the files of a deleted segment stay on disk.",
     check=at_least(0),
     inherits="log.segment.delete.delay.ms",
     live=True,
@@ -64,16 +64,16 @@ FILE_DELETE_DELAY_MS = Setting(
 FOLLOWER_THROTTLED_REPLICAS: Setting[tuple[str, ...]] = Setting(
     "follower.replication.throttled.replicas",
     (),
-    "Replicas that take no more than follower.replication.throttled.rate while they are not in sync: PARTITION:NODE "
-    "with commas between, or * for all. Set by tools that move partitions.",
+    "Out-of-sync replicas that `follower.replication.throttled.rate` limits: PARTITION:NODE separated by commas, "
+    "or * for all. Set by tools that move partitions.",
     check=_replica_list,
     live=True,
 )
 FLUSH_ACK = Setting(
     "flush.ack",
     "auto",
-    "Whether a write with acks=all is forced to disk before it is acknowledged: 'auto' does so while only one "
-    "replica is in sync, 'always' does so on every replica, 'never' leaves it to the operating system.",
+    "Whether a write with acks=all is forced to disk before it is acknowledged: `auto` does so while only one "
+    "replica is in sync, `always` does so on every replica, `never` leaves it to the operating system.",
     check=one_of("auto", "always", "never"),
     inherits="flush.ack",
     live=True,
@@ -81,7 +81,7 @@ FLUSH_ACK = Setting(
 FLUSH_MESSAGES = Setting(
     "flush.messages",
     FOREVER,
-    "Force the log to disk after this many records, whether or not anyone waits for it.",
+    "Force the log to disk after this many records.",
     check=at_least(1),
     inherits="log.flush.interval.messages",
     live=True,
@@ -89,7 +89,7 @@ FLUSH_MESSAGES = Setting(
 FLUSH_MS = Setting(
     "flush.ms",
     FOREVER,
-    "Force the log to disk when its oldest unforced record is this old, whether or not anyone waits for it.",
+    "Force the log to disk when its oldest unforced record is this old.",
     check=at_least(0),
     inherits="log.flush.interval.ms",
     live=True,
@@ -97,7 +97,7 @@ FLUSH_MS = Setting(
 INDEX_INTERVAL_BYTES = Setting(
     "index.interval.bytes",
     4096,
-    "How many bytes of log lie between two entries of the offset index.",
+    "The number of bytes of log between two entries of the offset index.",
     check=at_least(0),
     inherits="log.index.interval.bytes",
     live=True,
@@ -106,7 +106,7 @@ INDEX_INTERVAL_BYTES = Setting(
 MAX_COMPACTION_LAG_MS = Setting(
     "max.compaction.lag.ms",
     FOREVER,
-    "The longest that a record may wait before its log is compacted, however little there is to gain.",
+    "The longest that a record may wait for compaction, even if there is little to remove.",
     check=at_least(1),
     inherits="log.cleaner.max.compaction.lag.ms",
     live=True,
@@ -114,7 +114,7 @@ MAX_COMPACTION_LAG_MS = Setting(
 MAX_MESSAGE_BYTES = Setting(
     "max.message.bytes",
     1_048_588,
-    "The largest record batch, as the producer compressed it, that the topic takes.",
+    "The maximum size of a record batch, as compressed by the producer.",
     check=at_least(0),
     inherits="message.max.bytes",
     live=True,
@@ -123,7 +123,7 @@ MAX_MESSAGE_BYTES = Setting(
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = Setting(
     "message.timestamp.after.max.ms",
     3_600_000,
-    "How far a record's own timestamp may lie in the broker's future; ignored with LogAppendTime.",
+    "How far a record's timestamp may be ahead of the broker's clock. Ignored with LogAppendTime.",
     check=at_least(0),
     inherits="log.message.timestamp.after.max.ms",
     live=True,
@@ -131,7 +131,7 @@ MESSAGE_TIMESTAMP_AFTER_MAX_MS = Setting(
 MESSAGE_TIMESTAMP_BEFORE_MAX_MS = Setting(
     "message.timestamp.before.max.ms",
     FOREVER,
-    "How far a record's own timestamp may lie in the broker's past; ignored with LogAppendTime.",
+    "How far a record's timestamp may be behind the broker's clock. Ignored with LogAppendTime.",
     check=at_least(0),
     inherits="log.message.timestamp.before.max.ms",
     live=True,
@@ -139,7 +139,7 @@ MESSAGE_TIMESTAMP_BEFORE_MAX_MS = Setting(
 MESSAGE_TIMESTAMP_TYPE = Setting(
     "message.timestamp.type",
     "CreateTime",
-    "Whose clock stamps a record: 'CreateTime' the producer's, 'LogAppendTime' the broker's.",
+    "Who sets the timestamps of records: the producer (`CreateTime`) or the broker (`LogAppendTime`).",
     check=one_of("CreateTime", "LogAppendTime"),
     inherits="log.message.timestamp.type",
     live=True,
@@ -147,7 +147,7 @@ MESSAGE_TIMESTAMP_TYPE = Setting(
 MIN_CLEANABLE_DIRTY_RATIO = Setting(
     "min.cleanable.dirty.ratio",
     0.5,
-    "Compact a log once this share of it has been written since the last time.",
+    "Compact a log once this share of it has been written since the last compaction.",
     check=between(0, 1),
     inherits="log.cleaner.min.cleanable.ratio",
     live=True,
@@ -155,7 +155,7 @@ MIN_CLEANABLE_DIRTY_RATIO = Setting(
 MIN_COMPACTION_LAG_MS = Setting(
     "min.compaction.lag.ms",
     0,
-    "How long a record is safe from compaction after it was written.",
+    "How long a record stays uncompacted after it was written.",
     check=at_least(0),
     inherits="log.cleaner.min.compaction.lag.ms",
     live=True,
@@ -163,15 +163,16 @@ MIN_COMPACTION_LAG_MS = Setting(
 LEADER_THROTTLED_REPLICAS: Setting[tuple[str, ...]] = Setting(
     "leader.replication.throttled.replicas",
     (),
-    "Replicas that give others, who are not in sync, no more than leader.replication.throttled.rate while they lead: "
-    "PARTITION:NODE with commas between, or * for all. Set by tools that move partitions.",
+    "Replicas for which, while they lead, `leader.replication.throttled.rate` limits what they send to "
+    "out-of-sync followers: PARTITION:NODE separated by commas, or * for all. Set by tools that move partitions.",
     check=_replica_list,
     live=True,
 )
 MIN_INSYNC_REPLICAS = Setting(
     "min.insync.replicas",
     1,
-    "How many replicas must have a write before acks=all is acknowledged; with fewer in sync the write is refused.",
+    "How many replicas must have a write before acks=all acknowledges it. With fewer replicas in sync, the write "
+    "is refused.",
     check=at_least(1),
     inherits="min.insync.replicas",
     live=True,
@@ -180,14 +181,14 @@ MIN_INSYNC_REPLICAS = Setting(
 PREALLOCATE = Setting(
     "preallocate",
     False,
-    "Whether to reserve the space of a segment when it is created; remembered for tools, has no effect.",
+    "Whether to reserve disk space for new segments. Stored for tools but without effect.",
     inherits="log.preallocate",
     live=True,
 )
 RETENTION_BYTES = Setting(
     "retention.bytes",
     -1,
-    "Drop the oldest segments of a partition once it is larger than this; -1 sets no limit.",
+    "Delete the oldest segments of a partition that is larger than this; -1 sets no limit.",
     check=at_least(-1),
     inherits="log.retention.bytes",
     live=True,
@@ -195,7 +196,7 @@ RETENTION_BYTES = Setting(
 RETENTION_MS = Setting(
     "retention.ms",
     7 * DAY_MS,
-    "Drop segments whose newest record is older than this; -1 keeps them for ever.",
+    "Delete segments whose newest record is older than this; -1 keeps them forever.",
     check=at_least(-1),
     inherits="log.retention.ms",
     live=True,
@@ -221,8 +222,8 @@ SEGMENT_INDEX_BYTES = Setting(
 SEGMENT_JITTER_MS = Setting(
     "segment.jitter.ms",
     0,
-    "Roll by time up to this much earlier, at random; remembered for tools, has no effect: partitions are looked at "
-    "one after the other, not all at the same moment.",
+    "The maximum random time subtracted from `segment.ms`. Stored for tools but without effect, because "
+    "partitions are checked one after the other.",
     check=at_least(0),
     inherits="log.roll.jitter.ms",
     live=True,
@@ -230,7 +231,8 @@ SEGMENT_JITTER_MS = Setting(
 SEGMENT_MS = Setting(
     "segment.ms",
     7 * DAY_MS,
-    "Roll to a new segment at this age even if the old one is not full, so that retention and compaction reach it.",
+    "Roll to a new segment at this age even if it is not full, so that retention and compaction can process the "
+    "old one.",
     check=at_least(1),
     inherits="log.roll.ms",
     live=True,
@@ -238,8 +240,8 @@ SEGMENT_MS = Setting(
 UNCLEAN_LEADER_ELECTION_ENABLE = Setting(
     "unclean.leader.election.enable",
     False,
-    "Whether a replica that is not in sync may become leader when no other is left, at the price of lost records; "
-    "has no effect while partitions have one replica.",
+    "Whether an out-of-sync replica may become leader when no other is available, at the cost of lost records. "
+    "Without effect on partitions with one replica.",
     inherits="unclean.leader.election.enable",
     live=True,
 )

@@ -180,9 +180,9 @@ def _check_for_topic(
     if not attributes & CODEC_MASK and header.record_count * RECORD_BYTES_MIN > header.batch_length:
         raise Refused(ErrorCode.INVALID_RECORD, f"{header.record_count} records in {header.size} bytes")
     if attributes & _NOT_FROM_CLIENTS:
-        raise Refused(ErrorCode.INVALID_RECORD, "a client may not write control batches or delete horizons")
+        raise Refused(ErrorCode.INVALID_RECORD, "clients may not write control batches or delete horizons")
     if attributes & TIMESTAMP_LOG_APPEND and not limits.timestamp_type_append:
-        raise Refused(ErrorCode.INVALID_TIMESTAMP, "a producer may not claim the broker's append time")
+        raise Refused(ErrorCode.INVALID_TIMESTAMP, "a producer may not send the timestamp type LogAppendTime")
     if not needs_record_check(header, limits, now_ms):
         return
     if faults is None or (limits.cleanup_compact and not faults.has_checked_keys and faults.refusal is None):
@@ -193,7 +193,7 @@ def _check_for_topic(
         raise faults.refusal
     if faults.keyless:
         # A compacted topic is a table: a record without a key has no row.
-        message = "a compacted topic takes no record without a key"
+        message = "records of a compacted topic need a key"
         raise InvalidRecords(ErrorCode.INVALID_RECORD, message, ((index, message) for index in faults.keyless))
 
 

@@ -216,10 +216,10 @@ class CompactionPlan:
             return view if is_needed else None
         if is_aborted:
             return emptied(view) if is_needed else None
-        found = latest.flags(view) if _is_unpacked(header) else None
-        if found is None:
+        latest_flags = latest.flags(view) if _is_unpacked(header) else None
+        if latest_flags is None:
             return view
-        flags, has_tombstone = found
+        flags, has_tombstone = latest_flags
         horizon = header.delete_horizon_ms
         # A batch that was not read may follow an older value of its keys. So may one before a start offset that is in
         # no checkpoint yet: the start may move back, and nothing below it is compacted.

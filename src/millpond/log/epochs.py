@@ -35,10 +35,10 @@ class LeaderEpochs:
         """Record a batch of `epoch` at `offset`. The log is authoritative: entries that contradict it are dropped."""
         if epoch < 0 or (epoch == self.latest and self.entries[-1][1] <= offset):
             return
-        known = [each for each in self.entries if (each[0] <= epoch) == (each[1] <= offset)]
-        if epoch not in (each[0] for each in known):
-            known.append((epoch, offset))
-        self.entries = sorted(known)
+        entries = [each for each in self.entries if (each[0] <= epoch) == (each[1] <= offset)]
+        if epoch not in (each[0] for each in entries):
+            entries.append((epoch, offset))
+        self.entries = sorted(entries)
         self.latest = self.entries[-1][0]
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
@@ -51,15 +51,15 @@ class LeaderEpochs:
         if epoch == self.latest:
             return epoch, log_end
         largest = epoch
-        for known, start in self.entries:
-            if known > epoch:
+        for entry_epoch, start in self.entries:
+            if entry_epoch > epoch:
                 return largest, start
-            largest = known
+            largest = entry_epoch
         raise AssertionError("an epoch below the latest has a later one")
 
     def start_of(self, epoch: int, log_end: int) -> int:
         """The start offset of `epoch`; the log end if neither it nor a later one is known."""
-        return next((start for known, start in self.entries if known >= epoch), log_end)
+        return next((start for entry_epoch, start in self.entries if entry_epoch >= epoch), log_end)
 
     def of(self, offset: int) -> int:
         """The epoch of the record at `offset`; -1 if unknown."""

@@ -103,8 +103,8 @@ class TimeLookup:
         self._views = [self._view(each) for each in segments if each.next_offset > start_offset and each.size]
 
     def _view(self, segment: Segment) -> _View:
-        known = segment.known_max_timestamp
-        return _View(segment, segment.next_offset, segment.size, known, self._position_in_memory(segment))
+        max_timestamp = segment.known_max_timestamp
+        return _View(segment, segment.next_offset, segment.size, max_timestamp, self._position_in_memory(segment))
 
     def _position_in_memory(self, segment: Segment) -> int | None:
         return segment.position_before_time(self._timestamp, self._start_offset)
@@ -117,7 +117,7 @@ class TimeLookup:
             code = ErrorCode.CORRUPT_MESSAGE if isinstance(fault, Damaged) else ErrorCode.KAFKA_STORAGE_ERROR
             self._fault = Refused(code, str(fault))
         except RemoteError as fault:
-            self._fault = Refused(ErrorCode.CORRUPT_MESSAGE, f"a batch cannot be unpacked: {fault}")
+            self._fault = Refused(ErrorCode.CORRUPT_MESSAGE, f"a batch cannot be decompressed: {fault}")
         except Refused as refusal:
             self._fault = refusal
 
@@ -139,8 +139,8 @@ class TimeLookup:
 
     def finish(self) -> TimedOffset | None:
         """The result; Refused if there is none. Check `is_stale` first."""
-        for segment, known in self._learned.items():
-            segment.learn_max_timestamp(*known)
+        for segment, max_timestamp in self._learned.items():
+            segment.learn_max_timestamp(*max_timestamp)
         if self._fault is not None:
             raise self._fault
         return self._result
@@ -192,12 +192,12 @@ class TimeLookup:
         if payload is None:
             return self._whole(header)
         from_delta = max(self._start_offset - header.base_offset, 0)
-        base, asked = header.base_timestamp, self._timestamp
+        base, timestamp = header.base_timestamp, self._timestamp
         if header.is_append_time:
             # With append time, record timestamps mean nothing: the first record that exists has the batch's
             # timestamp.
-            base, asked = 0, -_TIME_END
-        first = first_not_older(payload, header.record_count, base, asked, from_delta)
+            base, timestamp = 0, -_TIME_END
+        first = first_not_older(payload, header.record_count, base, timestamp, from_delta)
         return None if first is None else _timed(header, *first)
 
     def _whole(self, header: BatchHeader) -> TimedOffset:
@@ -231,8 +231,8 @@ class LatestLookup(TimeLookup):
         super().__init__(segments, start_offset, 0, NO_TIMESTAMP + 1, budget)
 
     def _position_in_memory(self, segment: Segment) -> int | None:
-        known = segment.known_max_timestamp
-        return None if known is None else segment.position_before_time(known, self._start_offset)
+        max_timestamp = segment.known_max_timestamp
+        return None if max_timestamp is None else segment.position_before_time(max_timestamp, self._start_offset)
 
     def _search(self) -> TimedOffset | None:
         times: dict[Segment, int] = {}

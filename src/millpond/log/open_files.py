@@ -17,6 +17,10 @@ COUNT_MIN = 16
 COUNT_MAX = 1 << 16
 FILES_ENOUGH = 4096
 """With this many open files a node with a few thousand partitions rarely reopens one."""
+SEARCHED_MIN = 8
+SEARCHED_MAX = 4096
+"""How many files are looked at for one to close, which takes up to a microsecond each. Clients choose how many files
+are being sent from: after a search in vain the next one is short, and continues where this one ended."""
 
 
 def share_for_files(descriptors: int) -> int:
@@ -28,13 +32,13 @@ class TooManyOpen(OSError):
     """All files that may be open are being sent from or wait for a sync. Temporary."""
 
     def __init__(self, count: int) -> None:
-        super().__init__(errno.EMFILE, f"all {count} files that may be open are in use (see `ulimit -n`)")
+        super().__init__(errno.EMFILE, f"all {count} available file descriptors are in use (see `ulimit -n`)")
 
 
 class OpenFiles:
     """How many files may be open, and which were used last."""
 
-    __slots__ = ("_unpinned", "count_max", "disk", "pinned_count", "room")
+    __slots__ = ("_searched_max", "_unpinned", "count_max", "disk", "pinned_count", "room")
 
     def __init__(self, disk: Disk, count_max: int = COUNT_MAX) -> None:
         self.disk = disk
@@ -42,6 +46,7 @@ class OpenFiles:
         self.pinned_count = 0
         self.room = DiskRoom()
         self._unpinned: OrderedDict[CachedFile, None] = OrderedDict()
+        self._searched_max = SEARCHED_MAX
 
     @classmethod
     def of_process(cls, disk: Disk) -> OpenFiles:
@@ -56,26 +61,29 @@ class OpenFiles:
         """Whether so many files wait for a sync that it should happen soon."""
         return 2 * self.pinned_count > self.count_max
 
-    def admit(self, cached: CachedFile, *, create: bool) -> File:
+    def admit(self, cached: CachedFile, *, create: bool, urgent: bool = False) -> File:
         """Open the file, closing another one if necessary."""
         if len(self) >= self.count_max:
-            self._close_oldest()
+            self._close_oldest(urgent=urgent)
         file = self.disk.open(cached.path, create=create)
         self._unpinned[cached] = None
         return file
 
-    def _close_oldest(self) -> None:
-        for _ in range(len(self._unpinned)):
-            if len(self) < self.count_max:
-                return
-            oldest = next(iter(self._unpinned))
+    def _close_oldest(self, *, urgent: bool) -> None:
+        unpinned = self._unpinned
+        searched_max = len(unpinned) if urgent else min(self._searched_max, len(unpinned))
+        for _ in range(searched_max):
+            oldest = next(iter(unpinned))
             if oldest.is_held:
                 # Closing it would free nothing until it has been sent.
-                self.touch(oldest)
-            else:
-                oldest.close()
-        if len(self) >= self.count_max:
-            raise TooManyOpen(self.count_max)
+                unpinned.move_to_end(oldest)
+                continue
+            oldest.close()
+            if len(self) < self.count_max:
+                self._searched_max = min(2 * self._searched_max, SEARCHED_MAX)
+                return
+        self._searched_max = SEARCHED_MIN
+        raise TooManyOpen(self.count_max)
 
     def touch(self, cached: CachedFile) -> None:
         self._unpinned.move_to_end(cached)
@@ -108,10 +116,10 @@ class CachedFile:
         self._files = files
         self._file: File | None = None
 
-    def open(self, *, create: bool = False) -> File:
+    def open(self, *, create: bool = False, urgent: bool = False) -> File:
         """The open file, to be used at once."""
         if self._file is None:
-            self._file = self._files.admit(self, create=create)
+            self._file = self._files.admit(self, create=create, urgent=urgent)
         elif not self.is_pinned:
             self._files.touch(self)
         return self._file
@@ -129,7 +137,7 @@ class CachedFile:
         if self.is_pinned:
             assert self._file is not None, "a pinned file must be open"
             return self._file
-        file = self.open()
+        file = self.open(urgent=urgent)
         self._files.pin(self, urgent=urgent)
         self.is_pinned = True
         return file

@@ -8,6 +8,7 @@ truncation) is a job for a worker, whose result is reported back. The log owns i
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from millpond.base.ids import NO_TOPIC_ID, EpochEnd, Offset
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import FileRange
 from millpond.log import aborted_transactions, retention
+from millpond.log.aborted_transactions import Aborted
 from millpond.log.checkpoints import encode_metadata
 from millpond.log.checks import RecordFaults, assign_offsets, checked_headers, stamped_headers, trusted_headers
 from millpond.log.compaction import Compaction, CompactionPlan
@@ -38,6 +40,9 @@ from millpond.wire.kernel import ShortProduce
 
 RANGES_MAX = 64
 """The most segments that one read may span."""
+
+ABORTED_MAX = 500
+"""Aborted transactions of one read: a response with thousands of them would take the loop tens of milliseconds."""
 
 
 class Appended(NamedTuple):
@@ -507,12 +512,24 @@ class PartitionLog:
 
     def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of every aborted transaction in this range, ordered by end offset."""
+        return self.limited_aborted_transactions(from_offset, upper_offset, sys.maxsize)[0]
+
+    def limited_aborted_transactions(
+        self, from_offset: int, upper_offset: int, count_max: int = ABORTED_MAX
+    ) -> tuple[list[tuple[int, int]], int]:
+        """The same, and the end of the range, which is lowered if it has more than `count_max` of them."""
+        aborted, upper_offset = self.aborted_between(from_offset, upper_offset, count_max)
+        return [(entry.producer_id, entry.first_offset) for entry in aborted], upper_offset
+
+    def aborted_between(
+        self, from_offset: int, upper_offset: int, count_max: int = ABORTED_MAX
+    ) -> tuple[list[Aborted], int]:
+        """The same with their markers' offsets."""
         indexes = (segment.aborted for segment in self.segments.from_offset(from_offset))
         try:
-            aborted = aborted_transactions.between(indexes, from_offset, upper_offset)
+            return aborted_transactions.between(indexes, from_offset, upper_offset, count_max)
         except OSError as fault:
             raise self._unreadable(fault) from fault
-        return [(entry.producer_id, entry.first_offset) for entry in aborted]
 
     def producer_states(self) -> list[ProducerFacts]:
         return self.producers.facts()

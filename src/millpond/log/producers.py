@@ -47,7 +47,7 @@ class WrittenBefore(Refused):
         self.end_offset = end_offset
 
 
-class Unbegun(Refused):
+class FirstBatchMissing(Refused):
     """A batch of an unknown producer that is not its first: the first may be in flight."""
 
     def __init__(self, header: BatchHeader) -> None:
@@ -153,7 +153,7 @@ class ProducerStates:
         "_decided",
         "_permitted",
         "_unwritten",
-        "awaits_beginnings",
+        "awaits_first_batches",
         "entries",
         "open_starts",
     )
@@ -172,7 +172,7 @@ class ProducerStates:
         """The latest permitted verification, by producer."""
         self._unwritten: dict[int, tuple[int, int]] = {}
         """Epoch and sequence of first batches that could not be written to disk."""
-        self.awaits_beginnings = False
+        self.awaits_first_batches = False
         """Whether an unknown producer must begin with sequence 0: another node was the leader until recently.
 
         Batches sent to that leader may be unanswered while the producer continues here. If a later one were written
@@ -211,8 +211,8 @@ class ProducerStates:
                         ErrorCode.POLICY_VIOLATION,
                         PRODUCERS_LIMIT,
                         count_max,
-                        f"the partition knows {len(self.entries)} producers, and {PRODUCERS_LIMIT}={count_max} "
-                        "allows no new one until some are forgotten",
+                        f"the partition has {len(self.entries)} producers and {PRODUCERS_LIMIT}={count_max}: new "
+                        "ones are refused until some expire",
                     )
                 if header.base_sequence:
                     self._check_first(header)
@@ -230,8 +230,8 @@ class ProducerStates:
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {header.producer_id} sent sequence {header.base_sequence}, but {sequence} was not written",
             )
-        if self.awaits_beginnings:
-            raise Unbegun(header)
+        if self.awaits_first_batches:
+            raise FirstBatchMissing(header)
 
     def note_unwritten(self, headers: Sequence[BatchHeader]) -> None:
         """These batches were not written to disk; their producers will retry them."""
@@ -239,9 +239,11 @@ class ProducerStates:
             producer_id = header.producer_id
             if min(producer_id, header.producer_epoch, header.base_sequence) < 0 or producer_id in self.entries:
                 continue
-            wanted = header.producer_epoch, header.base_sequence
-            known = self._unwritten.pop(producer_id, wanted)
-            self._unwritten[producer_id] = min(known, wanted) if known[0] == wanted[0] else max(known, wanted)
+            refused = header.producer_epoch, header.base_sequence
+            earliest = self._unwritten.pop(producer_id, refused)
+            self._unwritten[producer_id] = (
+                min(earliest, refused) if earliest[0] == refused[0] else max(earliest, refused)
+            )
             if len(self._unwritten) > UNWRITTEN_REMEMBERED:
                 del self._unwritten[next(iter(self._unwritten))]
 
@@ -267,7 +269,7 @@ class ProducerStates:
         if coordinator_epoch < entry.coordinator_epoch:
             raise Refused(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"the coordinator has epoch {entry.coordinator_epoch} by now; this marker has {coordinator_epoch}",
+                f"the coordinator's epoch is {entry.coordinator_epoch}, but this marker has {coordinator_epoch}",
             )
         raises_epoch = transaction_version >= TRANSACTIONS_RAISE_EPOCH_FROM
         if raises_epoch and producer_epoch == entry.epoch and entry.transaction_start is not None:
@@ -313,21 +315,21 @@ class ProducerStates:
 
         Ask the coordinator after this call, not before: only then can a marker that arrives in between end it.
         """
-        known = self._permitted.get(producer_id)
-        if known is None or known.key != (producer_id, producer_epoch, transactional_id):
-            known = self._asked.get((producer_id, producer_epoch, transactional_id))
-        if known is None:
-            known = Verification(transactional_id, producer_id, producer_epoch, sequence, now_ms)
-            self._asked[known.key] = known
-            self._askers.setdefault(producer_id, set()).add(known.key)
+        permitted = self._permitted.get(producer_id)
+        if permitted is None or permitted.key != (producer_id, producer_epoch, transactional_id):
+            permitted = self._asked.get((producer_id, producer_epoch, transactional_id))
+        if permitted is None:
+            permitted = Verification(transactional_id, producer_id, producer_epoch, sequence, now_ms)
+            self._asked[permitted.key] = permitted
+            self._askers.setdefault(producer_id, set()).add(permitted.key)
             if len(self._asked) > ASKED_REMEMBERED:
                 oldest = next(iter(self._asked.values()))
                 oldest.is_void = True
                 self._take_back(oldest)
-        known.lowest_sequence = min(known.lowest_sequence, sequence)
-        if not self.is_permitted(known):
-            known.asks += 1
-        return known
+        permitted.lowest_sequence = min(permitted.lowest_sequence, sequence)
+        if not self.is_permitted(permitted):
+            permitted.asks += 1
+        return permitted
 
     def is_permitted(self, verification: Verification) -> bool:
         """Whether the coordinator need not be asked, because the transaction is open here."""
@@ -378,8 +380,8 @@ class ProducerStates:
 
     def void_verifications(self) -> None:
         """Require new permissions, because the leadership has changed."""
-        for known in (*self._asked.values(), *self._permitted.values()):
-            known.is_void = True
+        for verification in (*self._asked.values(), *self._permitted.values()):
+            verification.is_void = True
         self._asked.clear()
         self._askers.clear()
         self._permitted.clear()
@@ -480,10 +482,10 @@ class ProducerStates:
         A snapshot holds only the last batch of a producer. A client may have five in flight, and retries them all if
         a restart lost the responses. Unless the written ones are known, it would be told that they are out of order.
         """
-        wanted = self.retrying(now_ms)
-        earlier: dict[int, list[Span]] = {producer_id: [] for producer_id in wanted}
+        producer_ids = self.retrying(now_ms)
+        earlier: dict[int, list[Span]] = {producer_id: [] for producer_id in producer_ids}
         for header in headers:
-            entry = wanted.get(header.producer_id)
+            entry = producer_ids.get(header.producer_id)
             if entry is None or header.is_control or header.producer_epoch != entry.epoch:
                 continue
             if header.base_offset < entry.spans[0].first_offset:
@@ -496,7 +498,7 @@ class ProducerStates:
                         header.max_timestamp,
                     )
                 )
-        for producer_id, entry in wanted.items():
+        for producer_id, entry in producer_ids.items():
             _put_before(entry, earlier[producer_id])
 
     def silent_since(self, offset: int) -> ProducerStates:
@@ -536,8 +538,8 @@ class ProducerStates:
         """Adjust to a clock that jumped: no producer has been idle for that long, or active in the future."""
         for entry in self.entries.values():
             entry.active_ms = min(entry.active_ms + max(leap_ms, 0), now_ms)
-        for known in (*self._asked.values(), *self._permitted.values()):
-            known.made_ms = min(known.made_ms + max(leap_ms, 0), now_ms)
+        for verification in (*self._asked.values(), *self._permitted.values()):
+            verification.made_ms = min(verification.made_ms + max(leap_ms, 0), now_ms)
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
         """Forget producers that have been idle for this long; an open transaction keeps its producer."""
@@ -548,8 +550,8 @@ class ProducerStates:
         ]
         for producer_id in gone:
             del self.entries[producer_id]
-        for known in [v for v in self._asked.values() if now_ms - v.made_ms >= expiration_ms]:
-            self._take_back(known)
+        for expired in [v for v in self._asked.values() if now_ms - v.made_ms >= expiration_ms]:
+            self._take_back(expired)
         self._permitted = {
             producer_id: v
             for producer_id, v in self._permitted.items()
@@ -587,7 +589,7 @@ def _check_forgotten(entry: ProducerEntry, header: BatchHeader) -> None:
     behind = (oldest.base_sequence - header.base_sequence) % SEQUENCE_COUNT
     if header.last_offset_delta < behind <= entry.forgotten:
         raise WrittenBefore(
-            f"sequence {header.base_sequence} of producer {header.producer_id} was written long before",
+            f"sequence {header.base_sequence} of producer {header.producer_id} repeats a batch written long before",
             oldest.first_offset,
         )
 

@@ -1,7 +1,7 @@
 """Opening a partition's folder, after a clean shutdown or a crash at any moment.
 
 After a clean shutdown the files are trusted. After a crash everything from the recovery point on is read and checked,
-and a torn tail is cut off. Damage below the recovery point is different: those bytes were known to be safe, so the
+and a torn tail is cut off. Damage below the recovery point is different: those bytes were durable, so the
 partition stays offline for an operator (or a replica) to repair, and nothing is deleted.
 """
 
@@ -55,7 +55,7 @@ LISTINGS_KEPT = 64
 
 
 class LogDamaged(Exception):
-    """Bytes that were known to be safe have changed. The partition stays offline."""
+    """Durable bytes have changed. The partition stays offline."""
 
 
 @dataclass(slots=True)
@@ -158,12 +158,12 @@ class _Opener:
         if FAILED_SYNC_FILE in self.listing.present:
             rewrite(disk, folder, names, opening.recovery_point)
             opening.clean = False
-            opening.notes.append(f"{folder}: a sync had failed; rewrote what may not have reached the disk")
+            opening.notes.append(f"{folder}: a sync had failed; rewrote the data that may not be on disk")
             self.listing = _listing(tuple(disk.list(folder)))
         self.present = self.listing.present
         begun = max(self.listing.begun, default=-1)
         self.begun_at = begun if begun >= opening.recovery_point else None
-        """Where the replica was restarted, if none of its records since is known to be safe."""
+        """Where the replica was restarted, if none of its records since is known to be durable."""
         self.hole_end = 0
         """The end of the last batch that compaction left incomplete, or that has a gap before it."""
         self.deleted: list[str] = []
@@ -374,8 +374,8 @@ class _Opener:
         if not bases:
             if self.begun_at is None and self.opening.recovery_point > self.opening.start_offset:
                 raise LogDamaged(
-                    f"{self.folder} is empty, but all below offset {self.opening.recovery_point} was known to be "
-                    f"safe; restore the missing files, or delete the folder to start it empty"
+                    f"{self.folder} is empty, but everything below offset {self.opening.recovery_point} was durable; "
+                    "restore the missing files, or delete the folder to start it empty"
                 )
             return [self._begin()]
         segments = []
@@ -444,8 +444,8 @@ class _Opener:
             number += 1
         if segments[-1].next_offset < point:
             raise LogDamaged(
-                f"{self.folder} ends at offset {segments[-1].next_offset}, but all below {point} was known to be "
-                f"safe; restore the missing files, or delete the partition's folder to replicate it again"
+                f"{self.folder} ends at offset {segments[-1].next_offset}, but everything below {point} was durable; "
+                f"restore the missing files, or delete the partition's folder to replicate it again"
             )
         if segments[-1].next_offset < self.opening.recovery_point:
             return self._begin_again(segments)
@@ -505,8 +505,9 @@ class _Opener:
         segment = segments[number]
         if segment.next_offset < self._safe_to(segments):
             raise LogDamaged(
-                f"{segment.path(LOG)} is damaged at {damage}, below offset {self.opening.recovery_point} that was "
-                f"known to be safe; repair or remove the file, or delete the partition's folder to replicate it again"
+                f"{segment.path(LOG)} is damaged at {damage}, but everything below offset "
+                f"{self.opening.recovery_point} was durable; repair or remove the file, or delete the partition's "
+                "folder to replicate it again"
             )
         if _holds_a_batch_after(segment.file, damage.position, segment.size):
             path = f"{self.folder}/{offset_name(segment.next_offset, CUT)}"

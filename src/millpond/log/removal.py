@@ -104,7 +104,7 @@ class FolderRemovalJob:
     """A deleted partition's folder. Runs on any thread, after a delay."""
 
     disk: Disk
-    path: str
+    folder: str
     renames: Renames
     number: int
     """The number of its own rename."""
@@ -122,4 +122,4 @@ class FolderRemovalJob:
         # Otherwise a power cut could restore the old name, which another partition may have, with an empty folder.
         self.renames.keep(self.disk, self.number)
         with contextlib.suppress(FileNotFoundError):
-            self.disk.remove_folder(self.path)
+            self.disk.remove_folder(self.folder)

@@ -121,5 +121,5 @@ def is_append_time_needed(segment: Segment) -> bool:
     Only then does it matter and cannot be read from the log again, so it is checkpointed. Reads no file: a segment
     whose timestamps are unknown has its append time from an earlier checkpoint, which is still valid.
     """
-    known = segment.known_max_timestamp
-    return bool(segment.size) and (known is None or segment.appended_ms > known + BACKFILL_MS)
+    max_timestamp = segment.known_max_timestamp
+    return bool(segment.size) and (max_timestamp is None or segment.appended_ms > max_timestamp + BACKFILL_MS)

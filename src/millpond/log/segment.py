@@ -627,7 +627,7 @@ class Segment:
             for _, header in headers(self.file, start, self.size):
                 end = header.next_offset
         except Damaged:
-            # Damage is reported by whoever reads on; here only what is certain counts.
+            # The next reader reports the damage; here only what is certain counts.
             return end
         return end
 
@@ -639,7 +639,7 @@ class Segment:
                 if header.next_offset == self.next_offset:
                     return position + header.size
         except Damaged:
-            # Damage is reported by whoever reads on.
+            # The next reader reports the damage.
             return None
         return None
 

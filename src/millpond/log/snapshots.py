@@ -102,7 +102,7 @@ class Snapshots:
 
     def newest(self, upto: int) -> tuple[int, ProducerStates] | None:
         """The newest valid snapshot at or before offset `upto`. Removes damaged ones."""
-        for offset in reversed([known for known in self.offsets if known <= upto]):
+        for offset in reversed([each for each in self.offsets if each <= upto]):
             try:
                 return offset, decode_snapshot(self._disk.read(self._path(offset)))
             except (DamagedSnapshot, FileNotFoundError):
@@ -117,19 +117,19 @@ class Snapshots:
 
     def drop_after(self, offset: int) -> None:
         """Remove snapshots after `offset`, where the log was truncated."""
-        for known in [known for known in self.offsets if known > offset]:
-            self.drop(known)
+        for each in [each for each in self.offsets if each > offset]:
+            self.drop(each)
 
     def drop_before(self, offset: int) -> None:
         """Remove all but the newest of those before `offset`."""
-        for known in [known for known in self.offsets if known < offset][:-1]:
-            self.drop(known)
+        for each in [each for each in self.offsets if each < offset][:-1]:
+            self.drop(each)
 
     def drop_below(self, offset: int) -> None:
         """Remove all before `offset`. Compaction or retention has removed the markers that followed them, so
         transactions they list as open would never end."""
-        for known in [known for known in self.offsets if known < offset]:
-            self.drop(known)
+        for each in [each for each in self.offsets if each < offset]:
+            self.drop(each)
 
     def _path(self, offset: int) -> str:
         return f"{self._folder}/{offset_name(offset, SNAPSHOT)}"

@@ -134,14 +134,14 @@ class LogStore:
             self._written[name] = self._checkpoint(name, report)
         self._read_append_times(report)
         was_clean = report.clean
-        known = {tp: tp for tp in self._written[RECOVERY_FILE]}
+        listed = {tp: tp for tp in self._written[RECOVERY_FILE]}
         names = self.disk.list(self.folder)
         self._remove_leftovers([name for name in names if name.endswith(DELETE_FOLDER)], report)
         for name in names:
             tp = read_partition_folder(name)
             if tp is None:
                 continue
-            tp = known.get(tp, tp)
+            tp = listed.get(tp, tp)
             opening = self._open_one(tp, limits_for(tp) if limits_for else self.limits, was_clean, now_ms)
             report.notes += opening.notes
             report.has_lost |= opening.has_cut or self._has_lost_owner(tp, report)

@@ -240,18 +240,18 @@ class Acls:
         """The ACLs of every pattern that matches this name."""
         patterns = self._patterns
         for pattern in ((resource_type, PatternType.LITERAL, name), (resource_type, PatternType.LITERAL, WILDCARD)):
-            known = patterns.get(pattern)
-            if known is not None:
-                yield known
+            acls = patterns.get(pattern)
+            if acls is not None:
+                yield acls
         yield from self._beginnings(resource_type, name)
 
     def _beginnings(self, resource_type: int, name: str) -> Iterator[_ByAsker]:
         """The ACLs of every prefixed pattern that matches this name."""
         for length in self._prefix_lengths.get(resource_type, ()):
             if length <= len(name):
-                known = self._patterns.get((resource_type, PatternType.PREFIXED, name[:length]))
-                if known is not None:
-                    yield known
+                acls = self._patterns.get((resource_type, PatternType.PREFIXED, name[:length]))
+                if acls is not None:
+                    yield acls
 
     def ruling_of_any(self, principal: str, host: str, operation: int, resource_type: int) -> Ruling:
         """Whether there can be a resource of this type on which the operation is allowed: one that no denial
@@ -277,14 +277,14 @@ class Acls:
         beginnings = self._beginnings(acl.resource_type, acl.resource_name)
         return any(_denies(each, askers, operation) for each in beginnings)
 
-    def fitting(self, wanted: AclFilter) -> list[tuple[UUID, Acl]]:
+    def fitting(self, acl_filter: AclFilter) -> list[tuple[UUID, Acl]]:
         """The ACLs that a filter matches, in creation order."""
-        if wanted.is_of_one_pattern:
-            assert wanted.resource_name is not None
-            pattern = wanted.resource_type, wanted.pattern_type, wanted.resource_name
-            known = self._patterns.get(pattern, {}).values()
-            return [(self._ids[acl], acl) for acls in known for acl in acls if wanted.fits(acl)]
-        return [(acl_id, acl) for acl_id, acl in self.by_id.items() if wanted.fits(acl)]
+        if acl_filter.is_of_one_pattern:
+            assert acl_filter.resource_name is not None
+            pattern = acl_filter.resource_type, acl_filter.pattern_type, acl_filter.resource_name
+            acls_of_pattern = self._patterns.get(pattern, {}).values()
+            return [(self._ids[acl], acl) for acls in acls_of_pattern for acl in acls if acl_filter.fits(acl)]
+        return [(acl_id, acl) for acl_id, acl in self.by_id.items() if acl_filter.fits(acl)]
 
 
 def _take_out(index: dict[_Key, dict[Acl, None]], key: _Key, acl: Acl) -> None:
@@ -339,18 +339,23 @@ class WithAcls(Protocol):
     acls: Acls
 
 
-def decide_create_acls(image: WithAcls, wanted: Sequence[Acl], entropy: Entropy) -> Decision[tuple[Verdict, ...]]:
+def decide_create_acls(image: WithAcls, acls: Sequence[Acl], entropy: Entropy) -> Decision[tuple[Verdict, ...]]:
     """An ACL that exists already is left as it is, without an error."""
     records: dict[Acl, Record] = {}
     verdicts = []
-    for acl in wanted:
+    for acl in acls:
         fault = fault_of(acl)
         if fault is not None:
             verdicts.append(Verdict(ErrorCode.INVALID_REQUEST, fault))
         elif acl in image.acls or acl in records:
             verdicts.append(OK)
         elif len(image.acls) + len(records) >= ACLS_MAX:
-            verdicts.append(Verdict(ErrorCode.POLICY_VIOLATION, f"there are {ACLS_MAX} ACLs: remove some first"))
+            verdicts.append(
+                Verdict(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"the cluster has reached its limit of {ACLS_MAX} ACLs: delete some first",
+                )
+            )
         else:
             records[acl] = AccessControlEntryRecord(entropy.uuid(), *acl)
             verdicts.append(OK)
@@ -362,15 +367,15 @@ def decide_delete_acls(image: WithAcls, filters: Sequence[AclFilter]) -> Decisio
     gone: dict[UUID, Record] = {}
     deleted = []
     looks = 0
-    for wanted in filters:
-        fault = fault_of_filter(wanted)
+    for acl_filter in filters:
+        fault = fault_of_filter(acl_filter)
         if fault is None and looks > LOOKS_MAX:
-            fault = f"too many filters at once that fit any of {len(image.acls)} ACLs: send some of them first"
+            fault = f"too many broad filters over {len(image.acls)} ACLs: send fewer of them per request"
         if fault is not None:
             deleted.append(DeletedAcls(Verdict(ErrorCode.INVALID_REQUEST, fault)))
             continue
-        looks += 1 if wanted.is_of_one_pattern else len(image.acls)
-        fitting = image.acls.fitting(wanted)
+        looks += 1 if acl_filter.is_of_one_pattern else len(image.acls)
+        fitting = image.acls.fitting(acl_filter)
         looks += len(fitting)
         gone |= {acl_id: RemoveAccessControlEntryRecord(acl_id) for acl_id, _ in fitting}
         deleted.append(DeletedAcls(OK, tuple(acl for _, acl in fitting)))
@@ -384,36 +389,36 @@ _OPERATIONS: Final = frozenset(Operation) - {Operation.ANY}
 def fault_of(acl: Acl) -> str | None:
     """Why this ACL is invalid."""
     if acl.resource_type not in _RESOURCES:
-        return f"there are no ACLs for resources of type {acl.resource_type}"
+        return f"ACLs are not supported for resource type {acl.resource_type}"
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        return "the pattern of an ACL is LITERAL or PREFIXED"
+        return "the pattern type of an ACL must be LITERAL or PREFIXED"
     if acl.operation not in _OPERATIONS:
-        return f"there is no operation {acl.operation}"
+        return f"unknown operation {acl.operation}"
     if acl.permission not in (Permission.ALLOW, Permission.DENY):
-        return "an ACL allows or denies"
+        return "the permission type of an ACL must be ALLOW or DENY"
     if not acl.resource_name:
-        return "an ACL names what it is about"
+        return "an ACL must name a resource"
     if acl.resource_type == AclResource.CLUSTER and acl.resource_name not in (CLUSTER_NAME, WILDCARD):
-        return f"the only name of the cluster is {CLUSTER_NAME}"
+        return f"the cluster resource must be named {CLUSTER_NAME}"
     if max(map(len, (acl.resource_name, acl.principal, acl.host))) > NAME_LENGTH_MAX:
-        return f"names in ACLs have at most {NAME_LENGTH_MAX} characters"
+        return f"names in ACLs may have at most {NAME_LENGTH_MAX} characters"
     kind, colon, name = acl.principal.partition(":")
     if not colon or not kind or not name:
-        return "a principal has the form User:name"
+        return "a principal must have the form User:name"
     if not acl.host:
-        return f"an ACL names a host, or {WILDCARD}"
+        return f"an ACL must name a host, or {WILDCARD}"
     return None
 
 
-def fault_of_filter(wanted: AclFilter) -> str | None:
-    if wanted.resource_type not in frozenset(AclResource):
-        return f"there are no ACLs for resources of type {wanted.resource_type}"
-    if wanted.pattern_type not in frozenset(PatternType):
-        return f"there is no pattern type {wanted.pattern_type}"
-    if wanted.operation not in frozenset(Operation):
-        return f"there is no operation {wanted.operation}"
-    if wanted.permission not in frozenset(Permission):
-        return f"there is no permission type {wanted.permission}"
+def fault_of_filter(acl_filter: AclFilter) -> str | None:
+    if acl_filter.resource_type not in frozenset(AclResource):
+        return f"ACLs are not supported for resource type {acl_filter.resource_type}"
+    if acl_filter.pattern_type not in frozenset(PatternType):
+        return f"unknown pattern type {acl_filter.pattern_type}"
+    if acl_filter.operation not in frozenset(Operation):
+        return f"unknown operation {acl_filter.operation}"
+    if acl_filter.permission not in frozenset(Permission):
+        return f"unknown permission type {acl_filter.permission}"
     return None
 
 

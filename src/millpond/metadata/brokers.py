@@ -80,7 +80,7 @@ class Registered:
 def decide_register(
     image: Image,
     layers: NodeLayers,
-    wanted: Registration,
+    registration: Registration,
     next_offset: int,
     *,
     lives: bool = False,
@@ -92,55 +92,58 @@ def decide_register(
     `next_offset` is that of the decision's first record. `lives` means that another process was heard from under this
     id recently. A single broker has no peer to fence it or to catch up with.
     """
-    known = image.brokers.get(wanted.broker_id)
+    registered = image.brokers.get(registration.broker_id)
     levels = {**image.features, KRAFT_VERSION: kraft_version} if kraft_version else image.features
-    lacks = unsupported(levels, supported_by(wanted.features))
+    lacks = unsupported(levels, supported_by(registration.features))
     if lacks is not None:
         verdict = Verdict(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"node {wanted.broker_id} runs a program of another version: the cluster is at {lacks}",
+            f"node {registration.broker_id} runs an incompatible version: the cluster is at {lacks}",
         )
         return Decision((), Registered(verdict))
-    if known is not None and known.incarnation_id == wanted.incarnation_id:
+    if registered is not None and registered.incarnation_id == registration.incarnation_id:
         # An older controller registered it without its features; or it was killed before it learned its epoch, and
         # has returned with the same incarnation at another address.
-        told = replace(
-            known, end_points=wanted.end_points, rack=wanted.rack, features=wanted.features or known.features
+        updated = replace(
+            registered,
+            end_points=registration.end_points,
+            rack=registration.rack,
+            features=registration.features or registered.features,
         )
-        return Decision(() if told == known else (broker_record(told),), Registered(OK, known.epoch))
-    if known is not None and lives and not known.in_shutdown:
+        return Decision(() if updated == registered else (broker_record(updated),), Registered(OK, registered.epoch))
+    if registered is not None and lives and not registered.in_shutdown:
         verdict = Verdict(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"another process is broker {wanted.broker_id} and was heard a moment ago",
+            f"another process is broker {registration.broker_id} and was heard a moment ago",
         )
         return Decision((), Registered(verdict))
-    loss = _loss(known, wanted)
+    loss = _loss(registered, registration)
     records: list[Record] = []
-    if known is not None and not known.fenced and not is_alone:
+    if registered is not None and not registered.fenced and not is_alone:
         # First: while it counts as alive, leaders would add it back to the ISRs that it leaves.
-        records.append(BrokerRegistrationChangeRecord(known.id, known.epoch, fenced=1))
-    left = Slice([], is_last=True) if is_alone else leave(image, layers, wanted.broker_id, loss)
+        records.append(BrokerRegistrationChangeRecord(registered.id, registered.epoch, fenced=1))
+    left = Slice([], is_last=True) if is_alone else leave(image, layers, registration.broker_id, loss)
     records += left.records
     if not left.is_last:
         return Decision(tuple(records), Registered(OK, is_done=False))
-    begins_anew = loss is not Loss.NOTHING and _leads_alone(image, wanted.broker_id)
+    begins_anew = loss is not Loss.NOTHING and _leads_alone(image, registration.broker_id)
     broker_epoch = next_offset + len(records) + begins_anew
-    assert known is None or broker_epoch > known.epoch, (known, broker_epoch)
+    assert registered is None or broker_epoch > registered.epoch, (registered, broker_epoch)
     if begins_anew:
-        records.append(LeadAnewRecord(wanted.broker_id, broker_epoch))
+        records.append(LeadAnewRecord(registration.broker_id, broker_epoch))
     records.append(
         RegisterBrokerRecord(
-            broker_id=wanted.broker_id,
-            incarnation_id=wanted.incarnation_id,
+            broker_id=registration.broker_id,
+            incarnation_id=registration.incarnation_id,
             broker_epoch=broker_epoch,
-            end_points=wanted.end_points,
-            rack=wanted.rack,
+            end_points=registration.end_points,
+            rack=registration.rack,
             fenced=not is_alone,
-            log_dirs=() if wanted.directory_id == NO_DIRECTORY else (wanted.directory_id,),
-            features=wanted.features,
+            log_dirs=() if registration.directory_id == NO_DIRECTORY else (registration.directory_id,),
+            features=registration.features,
         )
     )
-    if known is None and not is_alone and len(image.brokers) <= 1:
+    if registered is None and not is_alone and len(image.brokers) <= 1:
         records += _cluster_wide(image, layers)
     return Decision(tuple(records), Registered(OK, broker_epoch))
 
@@ -158,16 +161,16 @@ def _cluster_wide(image: Image, layers: NodeLayers) -> list[Record]:
     return [ConfigRecord(ALL_BROKERS.type, ALL_BROKERS.name, name, value)]
 
 
-def _loss(known: Broker | None, wanted: Registration) -> Loss:
+def _loss(registered: Broker | None, registration: Registration) -> Loss:
     """What the broker may have lost."""
-    if known is None:
+    if registered is None:
         return Loss.ALL
-    if wanted.previous_epoch == known.epoch:
+    if registration.previous_epoch == registered.epoch:
         # Even with another directory: the folder was copied to another disk after a clean shutdown.
         return Loss.NOTHING
-    if NO_DIRECTORY != known.directory_id != wanted.directory_id != NO_DIRECTORY:
+    if NO_DIRECTORY != registered.directory_id != registration.directory_id != NO_DIRECTORY:
         return Loss.ALL
-    return Loss.UNSYNCED if wanted.previous_epoch == after_power_cut(known.epoch) else Loss.SOME
+    return Loss.UNSYNCED if registration.previous_epoch == after_power_cut(registered.epoch) else Loss.SOME
 
 
 def after_power_cut(epoch: int) -> int:
@@ -222,7 +225,7 @@ def decide_heartbeat(image: Image, layers: NodeLayers, beat: Heartbeat) -> Decis
         return Decision((), HeartbeatReply(verdict))
     if broker.epoch != beat.broker_epoch:
         verdict = Verdict(
-            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is registered with epoch {broker.epoch} now"
+            ErrorCode.STALE_BROKER_EPOCH, f"broker {broker.id} is now registered with epoch {broker.epoch}"
         )
         return Decision((), HeartbeatReply(verdict))
     # It need not know everything: in a busy cluster it would wait forever (KAFKA-13955).
@@ -269,7 +272,7 @@ def decide_unregister(image: Image, layers: NodeLayers, broker_id: int) -> Decis
         return Decision((), Registered(verdict))
     if not broker.fenced:
         verdict = Verdict(
-            ErrorCode.INVALID_REQUEST, f"broker {broker_id} is alive: stop it, and unregister it some seconds later"
+            ErrorCode.INVALID_REQUEST, f"broker {broker_id} is active: stop it, and unregister it a few seconds later"
         )
         return Decision((), Registered(verdict))
     # Its last incarnation is forgotten, so its data must not be trusted when it returns.

@@ -184,7 +184,7 @@ def decode_records(value: Buffer, newest: int) -> Sequence[Record]:
     message, end = messages.AlikePartitionsRecord.decode(view, view[2], _HEAD_BYTES)
     first = decode_record(message.first)
     if end != len(view) or not isinstance(first, PartitionChangeRecord):
-        raise MalformedMessage("a record of partitions that are alike is not whole, or not one of changes")
+        raise MalformedMessage("a record for several partitions is incomplete or not a partition change")
     return (first, *(first._replace(partition_id=index) for index in message.others))
 
 
@@ -197,13 +197,13 @@ def decode_record(value: Buffer) -> Record:
         return partition_record
     # Types and versions are far below 128: their varints are single bytes.
     if len(view) < 3 or view[0] != FRAME_VERSION:
-        raise MalformedMessage("not a metadata record, or one in a frame of a later version")
-    known = _RECORDS_BY_TYPE.get(view[1])
-    if known is None:
+        raise MalformedMessage("not a metadata record, or its frame version is unknown")
+    record_type = _RECORDS_BY_TYPE.get(view[1])
+    if record_type is None:
         raise UnknownRecord(
-            f"metadata record type {view[1]} is not known to this program: start the newer one that wrote it"
+            f"metadata record type {view[1]} is unknown to this version: start the newer version that wrote it"
         )
-    kind = _kinds.get(known) or _new_kind(known)
+    kind = _kinds.get(record_type) or _new_kind(record_type)
     message, end = kind.message.decode(view, view[2], 3)
     if end != len(view):
         raise MalformedMessage(f"{kind.record.__name__} has {len(view) - end} bytes too many")

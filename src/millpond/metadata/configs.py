@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
+from itertools import islice
 from typing import assert_never
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.ids import topic_name_fault
-from millpond.base.settings import AnySetting, Kind, Registry, SettingError
+from millpond.base.settings import AnySetting, Kind, Registry, SettingError, Settings
 from millpond.base.values import dataclass
 from millpond.base.words import quoted
 from millpond.config.client_metrics import CLIENT_METRICS
@@ -34,12 +35,21 @@ from millpond.config.topic import (
     MAX_COMPACTION_LAG_MS,
     MIN_COMPACTION_LAG_MS,
     MIN_INSYNC_REPLICAS,
+    RETENTION_BYTES,
+    RETENTION_MS,
     TOPIC,
 )
 from millpond.metadata.decision import OK, Decision, Verdict
-from millpond.metadata.elections import nobody_eligible
-from millpond.metadata.image import ALL_BROKERS, COORDINATOR_TOPICS, Image, Resource, Topic
-from millpond.metadata.records import ConfigRecord, Record, ResourceType
+from millpond.metadata.elections import SLICE, without_eligible_replicas
+from millpond.metadata.image import (
+    ALL_BROKERS,
+    COORDINATOR_TOPICS,
+    SHARE_STATE_TOPIC,
+    Image,
+    Resource,
+    Topic,
+)
+from millpond.metadata.records import ConfigRecord, PartitionChangeRecord, Record, ResourceType
 
 REGISTRIES: Mapping[int, Registry] = {
     ResourceType.TOPIC: TOPIC,
@@ -103,9 +113,12 @@ class ResourceVerdict:
     verdict: Verdict
 
 
+Verdicts = tuple[ResourceVerdict, ...]
+
+
 def decide_incremental_alter(
     image: Image, layers: NodeLayers, requests: Sequence[ResourceChanges], *, validate_only: bool = False
-) -> Decision[tuple[ResourceVerdict, ...]]:
+) -> Decision[Verdicts]:
     """Change single settings of each resource."""
     wishes = [(request.resource, partial(_wish_of_changes, image, layers, request)) for request in requests]
     return _decide(image, layers, wishes, validate_only)
@@ -113,10 +126,21 @@ def decide_incremental_alter(
 
 def decide_alter(
     image: Image, layers: NodeLayers, requests: Sequence[ResourceConfigs], *, validate_only: bool = False
-) -> Decision[tuple[ResourceVerdict, ...]]:
+) -> Decision[Verdicts]:
     """Replace all settings of each resource: omitted ones go back to their defaults."""
     wishes = [(request.resource, partial(_wish_of_replacement, image, request)) for request in requests]
     return _decide(image, layers, wishes, validate_only)
+
+
+def first_slice(decision: Decision[Verdicts]) -> Decision[Verdicts | None]:
+    """The decision or, if it clears the ELRs of many partitions, the first of these. Then the reply is None, and the
+    same must be decided again.
+
+    The setting changes last: a partition whose ELR is cleared early is only less available, but one that kept its ELR
+    under the new value could elect a replica that lacks committed records.
+    """
+    cleared = [each for each in decision.records if isinstance(each, PartitionChangeRecord)]
+    return decision if len(cleared) <= SLICE else Decision(tuple(cleared[:SLICE]), None)
 
 
 def topic_config_records(
@@ -138,19 +162,20 @@ Wish = Mapping[str, str | None]
 
 def _decide(
     image: Image, layers: NodeLayers, wishes: Sequence[tuple[Resource, Callable[[], Wish]]], validate_only: bool
-) -> Decision[tuple[ResourceVerdict, ...]]:
+) -> Decision[Verdicts]:
     times_named = Counter(resource for resource, _ in wishes)
     records: list[Record] = []
     verdicts: dict[Resource, Verdict] = {}
     for resource, wish in wishes:
         try:
             if times_named[resource] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "the resource is named more than once in the request")
+                raise Refused(ErrorCode.INVALID_REQUEST, "the request contains the resource more than once")
             _check_resource(image, resource)
             changes = _records(image, layers, resource, wish())
             records += changes
             if any(each.name == MIN_INSYNC_REPLICAS.name for each in changes):
-                records += nobody_eligible(_topics_under(image, resource))
+                # One too many shows `first_slice` that there are more.
+                records += islice(without_eligible_replicas(_topics_under(image, resource)), SLICE + 1)
             verdicts[resource] = OK
         except Refused as refused:
             verdicts[resource] = Verdict.of(refused)
@@ -167,25 +192,26 @@ def _check_resource(image: Image, resource: Resource) -> None:
     match resource.type:
         case ResourceType.TOPIC:
             if not resource.name:
-                raise Refused(ErrorCode.INVALID_REQUEST, "there are no settings for all topics; name one")
+                raise Refused(ErrorCode.INVALID_REQUEST, "topics have no common settings; name a topic")
             if fault := topic_name_fault(resource.name):
                 raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
             if resource.name not in image.topics:
                 raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.name} does not exist")
         case ResourceType.BROKER:
             if resource.name and resource.name not in map(str, image.brokers):
-                raise Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {quoted(resource.name)}")
+                raise Refused(ErrorCode.INVALID_REQUEST, f"unknown broker {quoted(resource.name)}")
         case ResourceType.GROUP | ResourceType.CLIENT_METRICS:
             if not resource.name:
-                raise Refused(ErrorCode.INVALID_REQUEST, "settings belong to one group or subscription; name it")
+                raise Refused(ErrorCode.INVALID_REQUEST, "groups and subscriptions have no common settings; name one")
             if resource not in image.configs and len(image.configs) >= RESOURCES_MAX + len(image.topics):
                 raise Refused(
-                    ErrorCode.POLICY_VIOLATION, f"{RESOURCES_MAX} groups and subscriptions have settings already"
+                    ErrorCode.POLICY_VIOLATION,
+                    f"the cluster has reached its limit of {RESOURCES_MAX} groups and subscriptions with settings",
                 )
         case ResourceType.BROKER_LOGGER:
-            raise Refused(ErrorCode.INVALID_REQUEST, "levels of loggers change one by one (IncrementalAlterConfigs)")
+            raise Refused(ErrorCode.INVALID_REQUEST, "logger levels can only be changed with IncrementalAlterConfigs")
         case _:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"resources of type {resource.type} have no settings here")
+            raise Refused(ErrorCode.INVALID_REQUEST, f"resource type {resource.type} has no settings")
 
 
 def _wish_of_changes(image: Image, layers: NodeLayers, request: ResourceChanges) -> Wish:
@@ -215,7 +241,7 @@ def _changed(image: Image, layers: NodeLayers, resource: Resource, change: Confi
     try:
         operation = Operation(change.operation)
     except ValueError:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"there is no operation {change.operation}") from None
+        raise Refused(ErrorCode.INVALID_REQUEST, f"unknown operation {change.operation}") from None
     value = change.value or ""
     match operation:
         case Operation.SET:
@@ -237,7 +263,7 @@ def _parts(image: Image, layers: NodeLayers, resource: Resource, name: str) -> l
     """The current value of a list, set or default."""
     setting = _setting(REGISTRIES[resource.type], name)
     if setting.kind is not Kind.LIST:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"{name} is not a list: nothing can be added to or taken from it")
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{name} is not a list: values cannot be appended or subtracted")
     own = image.config_of(resource).get(name)
     if own is not None:
         return _split(own)
@@ -249,28 +275,28 @@ def _parts(image: Image, layers: NodeLayers, resource: Resource, name: str) -> l
 def _records(image: Image, layers: NodeLayers, resource: Resource, wish: Wish) -> list[ConfigRecord]:
     """Check the request; a record for each setting that really changes."""
     own = image.config_of(resource)
-    given = {name: value for name, value in wish.items() if value is not None}
-    for name, value in given.items():
+    texts = {name: value for name, value in wish.items() if value is not None}
+    for name, value in texts.items():
         if max(len(name), len(value)) > TEXT_BYTES_MAX // 4 and max(map(_size, (name, value))) > TEXT_BYTES_MAX:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"{name[:100]}: a value has at most {TEXT_BYTES_MAX} bytes")
+            raise Refused(ErrorCode.INVALID_CONFIG, f"{name[:100]}: a value may have at most {TEXT_BYTES_MAX} bytes")
     kept = {name: value for name, value in own.items() if name not in wish}
     match resource.type:
         case ResourceType.TOPIC:
-            _check_topic(resource.name, given, kept | given, layers)
+            _check_topic(resource.name, texts, kept | texts, layers)
         case ResourceType.GROUP:
-            _check_group(given, kept | given, layers)
+            _check_group(texts, kept | texts, layers)
         case ResourceType.CLIENT_METRICS:
-            _check_each(CLIENT_METRICS, given)
+            _check_each(CLIENT_METRICS, texts)
         case _:
-            _check_broker(wish, given, own)
+            _check_broker(wish, texts, own)
             _check_in_sync_min(image, resource, wish)
     changed = {name: value for name, value in wish.items() if own.get(name) != value}
     return [ConfigRecord(resource.type, resource.name, name, value) for name, value in changed.items()]
 
 
-def _check_topic(topic: str, given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
+def _check_topic(topic: str, texts: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
     """Check each value, then their combination."""
-    _check_each(TOPIC, given)
+    _check_each(TOPIC, texts)
     settings = layers.topic_settings(all_texts)
     if settings[MIN_COMPACTION_LAG_MS] > settings[MAX_COMPACTION_LAG_MS]:
         raise Refused(
@@ -278,21 +304,38 @@ def _check_topic(topic: str, given: Mapping[str, str], all_texts: Mapping[str, s
             f"{MIN_COMPACTION_LAG_MS.name}={settings[MIN_COMPACTION_LAG_MS]} cannot be more than "
             f"{MAX_COMPACTION_LAG_MS.name}={settings[MAX_COMPACTION_LAG_MS]}",
         )
-    if topic in COORDINATOR_TOPICS and settings[CLEANUP_POLICY] != ("compact",):
+    if topic == SHARE_STATE_TOPIC:
+        _check_share_state_topic(settings)
+    elif topic in COORDINATOR_TOPICS and settings[CLEANUP_POLICY] != ("compact",):
         raise Refused(
             ErrorCode.INVALID_CONFIG,
-            f"{CLEANUP_POLICY.name} of {topic} must stay 'compact': with any other, committed offsets and "
-            "transactions would be lost to retention, or kept for ever",
+            f"{CLEANUP_POLICY.name} of {topic} must stay 'compact': with any other policy, committed offsets "
+            "and transactions would be deleted too early or kept forever",
         )
 
 
-def _check_group(given: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
-    _check_each(GROUP, given)
+def _check_share_state_topic(settings: Settings) -> None:
+    if settings[CLEANUP_POLICY] != ("delete",):
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"{CLEANUP_POLICY.name} of {SHARE_STATE_TOPIC} must stay 'delete': compaction would remove changes",
+        )
+    for setting in (RETENTION_MS, RETENTION_BYTES):
+        if settings[setting] >= 0:
+            raise Refused(
+                ErrorCode.INVALID_CONFIG,
+                f"{setting.name} of {SHARE_STATE_TOPIC} must stay -1: the share coordinator deletes what it "
+                "no longer needs",
+            )
+
+
+def _check_group(texts: Mapping[str, str], all_texts: Mapping[str, str], layers: NodeLayers) -> None:
+    _check_each(GROUP, texts)
     for setting, (least, most) in GROUP_BOUNDS.items():
         own_ms = layers.effective_for_group(setting, all_texts).value
         usual_ms = layers.effective_for_group(setting, {}).value
         # The value that all groups have is always allowed.
-        if setting.name in given and own_ms != usual_ms:
+        if setting.name in texts and own_ms != usual_ms:
             _check_bound(setting.name, own_ms, layers.static[least], layers.static[most])  # type: ignore[arg-type]
     session_ms, heartbeat_ms = (
         layers.effective_for_group(setting, all_texts).value
@@ -309,21 +352,22 @@ def _check_group(given: Mapping[str, str], all_texts: Mapping[str, str], layers:
 def _check_bound(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise Refused(
-            ErrorCode.INVALID_CONFIG, f"{name}={value} must be from {least} to {most}, as this node's settings say"
+            ErrorCode.INVALID_CONFIG,
+            f"{name}={value} must be from {least} to {most}, the limits in this node's settings",
         )
 
 
-def _check_broker(wish: Wish, given: Mapping[str, str], own: Mapping[str, str]) -> None:
+def _check_broker(wish: Wish, texts: Mapping[str, str], own: Mapping[str, str]) -> None:
     for name in wish:
         # Removing a setting that is not set is no change.
-        if not _may_change(name) and (name in given or name in own):
+        if not _may_change(name) and (name in texts or name in own):
             raise Refused(ErrorCode.INVALID_REQUEST, f"{name} can only be set when the node starts")
-    _check_each(NODE, {name: text for name, text in given.items() if name in NODE})
-    unknown = {name for name in (*own, *given) if name not in NODE}
+    _check_each(NODE, {name: text for name, text in texts.items() if name in NODE})
+    unknown = {name for name in (*own, *texts) if name not in NODE}
     if len(unknown) > UNKNOWN_SETTINGS_MAX:
         raise Refused(
             ErrorCode.INVALID_CONFIG,
-            f"a broker remembers at most {UNKNOWN_SETTINGS_MAX} settings that it does not know",
+            f"a broker stores at most {UNKNOWN_SETTINGS_MAX} unknown settings",
         )
 
 
@@ -349,8 +393,8 @@ def _may_change(name: str) -> bool:
     return NODE.get(name).live if name in NODE else not is_kafkas(name)
 
 
-def _check_each(registry: Registry, given: Mapping[str, str]) -> None:
-    for name, text in given.items():
+def _check_each(registry: Registry, texts: Mapping[str, str]) -> None:
+    for name, text in texts.items():
         _parse(_setting(registry, name), text)
 
 
@@ -379,7 +423,7 @@ def _split(text: str) -> list[str]:
 def _refuse_repeated(names: Iterable[str]) -> None:
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"named more than once: {', '.join(repeated)}")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"duplicate settings: {', '.join(repeated)}")
 
 
 def _refuse_nulls(names: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ class Verdict:
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
-    met: LimitMet | None = field(default=None, compare=False)
+    limit_met: LimitMet | None = field(default=None, compare=False)
     """A cluster limit that was reached: it is logged for the operator."""
 
     @property
@@ -38,8 +38,8 @@ class Verdict:
     @classmethod
     def of(cls, refused: Refused) -> Verdict:
         """A message may quote long input for each of many items: it is shortened."""
-        met = refused if isinstance(refused, LimitMet) else None
-        return cls(refused.code, refused.message and refused.message[:MESSAGE_LENGTH_MAX], met)
+        limit_met = refused if isinstance(refused, LimitMet) else None
+        return cls(refused.code, refused.message and refused.message[:MESSAGE_LENGTH_MAX], limit_met)
 
 
 OK = Verdict()

@@ -230,18 +230,18 @@ _kind_of: Final[Callable[[Partition], tuple[object, ...]]] = attrgetter(
 """Everything that determines the change: epochs are only incremented, whatever they are."""
 
 
-def nobody_eligible(topics: Iterable[Topic]) -> list[PartitionChangeRecord]:
+def without_eligible_replicas(topics: Iterable[Topic]) -> Iterator[PartitionChangeRecord]:
     """Clear the ELRs after a change of `min.insync.replicas`: replicas are eligible by the old value only.
 
     Otherwise a replica that left the ISR would stay eligible while the leader, now sufficient alone, continues to
     commit. If the ISR is empty nothing is committed, and the eligible replicas are all that is left.
     """
-    return [
+    return (
         PartitionChangeRecord(index, topic.id, eligible_leader_replicas=())
         for topic in topics
         for index, partition in enumerate(topic.partitions)
         if partition.elr and partition.isr
-    ]
+    )
 
 
 # AlterPartition.
@@ -267,7 +267,7 @@ class IsrReply:
 
 
 def decide_alter_partitions(
-    image: Image, layers: NodeLayers, broker_id: int, broker_epoch: int, asked: Sequence[IsrRequest]
+    image: Image, layers: NodeLayers, broker_id: int, broker_epoch: int, requests: Sequence[IsrRequest]
 ) -> Decision[tuple[IsrReply, ...] | ErrorCode]:
     """One reply for each partition; one error code for all of them if the broker epoch is stale."""
     broker = image.brokers.get(broker_id)
@@ -278,7 +278,7 @@ def decide_alter_partitions(
     records: list[Record] = []
     replies = []
     named: set[tuple[UUID, int]] = set()
-    for each in asked:
+    for each in requests:
         topic = image.topics_by_id.get(each.topic_id)
         code = ErrorCode.NONE
         after: Partition | None = None
@@ -331,7 +331,7 @@ def decide_elect_leaders(
     image: Image,
     layers: NodeLayers,
     kind: ElectionType,
-    wanted: Iterable[tuple[str, int]],
+    partitions: Iterable[tuple[str, int]],
     log_ends: LogEnds = MappingProxyType({}),
     *,
     changes_only: bool = False,
@@ -340,14 +340,14 @@ def decide_elect_leaders(
     rules = TopicRules(image, layers)
     records: list[Record] = []
     replies: dict[tuple[str, int], Elected] = {}
-    for topic_name, index in wanted:
+    for topic_name, index in partitions:
         if (topic_name, index) in replies:
             continue
         topic, before = image.topics.get(topic_name), image.partition(topic_name, index)
         if topic is None or before is None:
             if changes_only:
                 continue
-            unknown = f"there is no partition {topic_name}-{index}"
+            unknown = f"unknown partition {topic_name}-{index}"
             verdict = Verdict.of(Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, unknown))
         else:
             if kind is ElectionType.PREFERRED:
@@ -367,11 +367,9 @@ def decide_elect_leaders(
 def _elect_preferred(before: Partition, rules: Rules, can_lead: CanLead) -> tuple[Verdict, Partition]:
     first = before.replicas[0]
     if before.leader == first:
-        return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {first} leads already"), before
+        return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {first} is already the leader"), before
     if first not in before.isr or not can_lead(first):
-        return Verdict(
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {first} is not alive and in sync now"
-        ), before
+        return Verdict(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {first} is not active and in sync"), before
     return OK, change(before, before.isr, rules, can_lead, prefer_first=True)
 
 
@@ -379,7 +377,7 @@ def _elect_unclean(
     image: Image, before: Partition, rules: Rules, reported: Mapping[int, ReplicaLogEnd]
 ) -> tuple[Verdict, Partition]:
     if before.leader != NO_LEADER:
-        return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {before.leader} leads"), before
+        return Verdict(ErrorCode.ELECTION_NOT_NEEDED, f"broker {before.leader} is the leader"), before
     after = change(before, before.isr, replace(rules, may_elect_unclean=False), image.is_active)
     if after.leader != NO_LEADER:
         return OK, after
@@ -387,10 +385,10 @@ def _elect_unclean(
     if longest is not None:
         return OK, elect_unclean(before, longest)
     alive = [each for each in before.replicas if image.is_active(each)]
-    why = f"none of the brokers {list(before.replicas)} is alive"
+    why = f"none of the brokers {list(before.replicas)} is active"
     if alive:
         why = (
-            f"none of the live replicas {alive} reported where its log ends: they did not answer in time, cannot "
+            f"none of the live replicas {alive} reported its log end offset: they did not answer in time, cannot "
             "open the log, or run an earlier version. Try again"
         )
     return Verdict(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, why), before

@@ -11,6 +11,8 @@ node supports the new level; a node that does not support the finalized level ca
 | | 27 | records for ACLs, credentials, tokens and quotas (4.1-IV1) |
 | `group.version` | 0 | classic groups only |
 | | 1 | groups whose members the broker assigns (KIP-848) |
+| `share.version` | 0 | no share groups |
+| | 1 | share groups (KIP-932) |
 | `kraft.version` | 0 | static voters: every node is configured with the list |
 | | 1 | dynamic voters, stored in the metadata log; its records are not in this package |
 | `transaction.version` | 1 | producers add partitions themselves, one epoch for all transactions |
@@ -35,6 +37,7 @@ from millpond.metadata.scram import forget_users_ever_existed
 METADATA_VERSION: Final = "metadata.version"
 GROUP_VERSION: Final = "group.version"
 TRANSACTION_VERSION: Final = "transaction.version"
+SHARE_VERSION: Final = "share.version"
 KRAFT_VERSION: Final = "kraft.version"
 """The quorum stores this one itself, with the voters."""
 
@@ -107,13 +110,20 @@ FEATURES: Final[Mapping[str, Feature]] = {
             Levels(0, 1),
             Levels(0, 1),
             {1: "consumer groups whose members the broker assigns (group.protocol=consumer)"},
-            {1: "members with group.protocol=consumer are refused until it is raised again"},
+            {1: "members with group.protocol=consumer are refused until it is upgraded again"},
         ),
         Feature(
             TRANSACTION_VERSION,
             Levels(1, 2),
             Levels(1, 2),
-            {2: "an epoch for every transaction: what arrives late cannot join the next one"},
+            {2: "a producer epoch per transaction, so that late requests cannot join the next one"},
+        ),
+        Feature(
+            SHARE_VERSION,
+            Levels(0, 1),
+            Levels(0, 0),
+            {1: "share groups, whose members take records instead of partitions"},
+            {1: "members of share groups are refused until it is upgraded again"},
         ),
         Feature(
             KRAFT_VERSION,
@@ -135,13 +145,14 @@ def features_to_record(supported: Supported) -> tuple[BrokerFeature, ...]:
 
 def supported_by(features: Iterable[BrokerFeature]) -> Supported:
     """The levels that a broker registered with; one without any is from before they were reported."""
-    told = {each.name: Levels(each.min_supported_version, each.max_supported_version) for each in features}
-    return told or _FIRST
+    supported = {each.name: Levels(each.min_supported_version, each.max_supported_version) for each in features}
+    return supported or _FIRST
 
 
 def level_records(supported: Supported) -> list[Record]:
     """The levels of a new cluster, as its first controller supports them."""
-    return [FeatureLevelRecord(name, each.newest) for name, each in supported.items() if name != KRAFT_VERSION]
+    levels = {name: each.newest for name, each in supported.items() if name != KRAFT_VERSION}
+    return [FeatureLevelRecord(name, level) for name, level in levels.items() if level]
 
 
 def first_level_records() -> list[Record]:
@@ -170,8 +181,8 @@ def check_level(records: Sequence[Record], level: int) -> None:
     if level < SECURITY_FROM and any(kind.__name__ in SECURITY_RECORDS for kind, _ in groupby(records, type)):
         raise Refused(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"{METADATA_VERSION} is at {level}, and ACLs, credentials, tokens and quotas need {SECURITY_FROM}: raise "
-            "it first, once all nodes run a version that supports it (millpond cluster upgrade)",
+            f"{METADATA_VERSION} is at {level}, but ACLs, credentials, tokens and quotas need {SECURITY_FROM}: "
+            "upgrade it once all nodes support that (millpond cluster upgrade)",
         )
 
 
@@ -216,7 +227,7 @@ def decide_update_features(
     """
     named = [each.name for each in updates]
     if not updates or len(set(named)) < len(named):
-        fault = "a feature is named twice" if updates else "no feature is named"
+        fault = "a feature is listed twice" if updates else "no feature is listed"
         return Decision((), (Verdict(ErrorCode.INVALID_REQUEST, fault),) * max(len(updates), 1))
     levels = {**image.features, KRAFT_VERSION: kraft_version}
     verdicts = tuple(_judge(image, levels, each, supported) for each in updates)
@@ -240,19 +251,19 @@ def decide_update_features(
 def _judge(image: Image, levels: Mapping[str, int], update: FeatureUpdate, supported: Supported) -> Verdict:
     name, level, now = update.name, update.level, levels.get(update.name, 0)
     if name not in FEATURES:
-        return _refused(f"there is no feature {name[:NAME_SHOWN_MAX]!r}; there are {', '.join(FEATURES)}")
+        return _refused(f"unknown feature {name[:NAME_SHOWN_MAX]!r}; the features are {', '.join(FEATURES)}")
     if update.upgrade_type not in UpgradeType.__members__.values():
-        return _refused(f"{name}: upgrade type {update.upgrade_type} is none of 1, 2 and 3")
+        return _refused(f"{name}: upgrade type {update.upgrade_type} must be 1, 2 or 3")
     if level == now:
         return OK
     if level < now and update.upgrade_type == UpgradeType.UPGRADE:
-        return _refused(f"{name} is at {now}: to lower it to {level}, ask for a downgrade")
+        return _refused(f"{name} is at {now}: to lower it to {level}, request a downgrade")
     if level > now and update.upgrade_type != UpgradeType.UPGRADE:
-        return _refused(f"{name} is at {now}: to raise it to {level}, ask for an upgrade")
+        return _refused(f"{name} is at {now}: to raise it to {level}, request an upgrade")
     if name == METADATA_VERSION and level < SECURITY_FROM and (kept := what_needs_security(image)) is not None:
-        return _refused(f"there are {kept}, which {name} {level} does not have: take them away first")
+        return _refused(f"there are {kept}, which {name} {level} does not support: remove them first")
     if level < now and FEATURES[name].is_for_good:
-        return _refused(f"{name} is at {now} for good")
+        return _refused(f"{name} is at {now} and cannot be lowered")
     own = supported.get(name)
     if own is None or not own.allow(level):
         return _refused(f"the active controller does not support {name} {level}" + (f", but {own}" if own else ""))
@@ -261,7 +272,7 @@ def _judge(image: Image, levels: Mapping[str, int], update: FeatureUpdate, suppo
     if update.upgrade_type == UpgradeType.SAFE_DOWNGRADE:
         given_up = [text for above, text in FEATURES[name].gives_up.items() if level < above <= now]
         if given_up:
-            return _refused(f"{name} {level} is not safe: {given_up[0]}; ask for an unsafe downgrade to do it anyway")
+            return _refused(f"{name} {level} is not safe: {given_up[0]}; request an unsafe downgrade to do it anyway")
     return OK
 
 
@@ -277,7 +288,7 @@ def not_supported_by_all(image: Image, name: str, level: int) -> str | None:
         others = f" (and {len(behind) - 1} more)" if len(behind) > 1 else ""
         return (
             f"node {node_id}{others} supports {name} {'not at all' if theirs is None else theirs}: upgrade it first, "
-            "or forget it if it is gone for good"
+            "or unregister it if it was removed"
         )
     return None
 

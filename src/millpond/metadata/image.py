@@ -46,7 +46,8 @@ from millpond.metadata.records import (
 from millpond.metadata.scram import ScramCredentials
 from millpond.metadata.tokens import DelegationTokens
 
-COORDINATOR_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+SHARE_STATE_TOPIC: Final = "__share_group_state"
+COORDINATOR_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", SHARE_STATE_TOPIC})
 """The state of the coordinators; an external change would make them lose it."""
 
 INTERNAL_TOPICS: Final = COORDINATOR_TOPICS | {"__group_history"}

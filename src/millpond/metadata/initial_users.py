@@ -21,7 +21,7 @@ from millpond.metadata.scram import (
     SALT_BYTES_MAX,
     Mechanism,
     name_fault,
-    nobody_record,
+    secret_record,
 )
 
 if TYPE_CHECKING:
@@ -64,14 +64,14 @@ def read(text: str) -> tuple[UserScramCredentialRecord, ...]:
     """Parse the lines of a file; empty lines and comments are skipped."""
     lines = [line.strip() for line in text.splitlines()]
     if len(lines) > LINES_MAX:
-        raise InitialUsersFault(f"it has {len(lines)} lines, at most {LINES_MAX} are read")
-    found: dict[tuple[str, int], UserScramCredentialRecord] = {}
+        raise InitialUsersFault(f"it has {len(lines)} lines, but at most {LINES_MAX} are allowed")
+    users: dict[tuple[str, int], UserScramCredentialRecord] = {}
     for number, line in enumerate(lines, 1):
         if line and not line.startswith("#"):
             each = _read_line(number, line)
-            if found.setdefault((each.name, each.mechanism), each) is not each:
-                raise InitialUsersFault(f"line {number} is of a user and a mechanism that another line has already")
-    return tuple(found.values())
+            if users.setdefault((each.name, each.mechanism), each) is not each:
+                raise InitialUsersFault(f"line {number} repeats the user and mechanism of another line")
+    return tuple(users.values())
 
 
 def _read_line(number: int, line: str) -> UserScramCredentialRecord:
@@ -79,27 +79,29 @@ def _read_line(number: int, line: str) -> UserScramCredentialRecord:
 
     parts = line.split()
     if len(parts) != len(("name", "mechanism", "keys")):
-        raise InitialUsersFault(f"line {number} is not of the form {FORM}")
-    user, mechanism, said = unquote(parts[0]), MECHANISMS.get(parts[1]), attributes(parts[2])
+        raise InitialUsersFault(f"line {number} must have the form {FORM}")
+    user, mechanism, values = unquote(parts[0]), MECHANISMS.get(parts[1]), attributes(parts[2])
     if (fault := name_fault(user)) is not None:
         raise InitialUsersFault(f"line {number}: {fault}")
     if mechanism is None:
-        raise InitialUsersFault(f"line {number}: the mechanism is none of {', '.join(MECHANISMS)}")
-    if missing := [name for name in (*_SECRETS, "iterations") if name not in said]:
+        raise InitialUsersFault(f"line {number}: the mechanism must be one of {', '.join(MECHANISMS)}")
+    if missing := [name for name in (*_SECRETS, "iterations") if name not in values]:
         raise InitialUsersFault(f"line {number} lacks {', '.join(missing)}")
     try:
-        iterations = int(said["iterations"])
+        iterations = int(values["iterations"])
     except ValueError:
         iterations = 0
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
-        raise InitialUsersFault(f"line {number}: there are from {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations")
+        raise InitialUsersFault(f"line {number}: iterations must be from {ITERATIONS_MIN} to {ITERATIONS_MAX}")
     try:
-        salt, stored_key, server_key = (from_base64(said[name]) for name in _SECRETS)
+        salt, stored_key, server_key = (from_base64(values[name]) for name in _SECRETS)
     except ScramFault:
-        raise InitialUsersFault(f"line {number}: the salt and the keys have to be in base 64") from None
+        raise InitialUsersFault(f"line {number}: the salt and the keys must be base64") from None
     size = len(digest(mechanism.hash_name, b""))
     if not 0 < len(salt) <= SALT_BYTES_MAX or len(stored_key) != size or len(server_key) != size:
-        raise InitialUsersFault(f"line {number}: there has to be a salt, and each key of {parts[1]} has {size} bytes")
+        raise InitialUsersFault(
+            f"line {number}: the salt must not be empty, and each key of {parts[1]} must have {size} bytes"
+        )
     return UserScramCredentialRecord(user, mechanism, salt, stored_key, server_key, iterations)
 
 
@@ -110,7 +112,7 @@ def decide_first_users(
 
     A cluster that ever had users gets none: a removed administrator must not come back with a restart.
     """
-    wanted = tuple(users)
-    if image.scram.had_users or not wanted:
+    credentials = tuple(users)
+    if image.scram.had_users or not credentials:
         return Decision((), 0)
-    return Decision((nobody_record(fresh_secret), *wanted), len(wanted))
+    return Decision((secret_record(fresh_secret), *credentials), len(credentials))

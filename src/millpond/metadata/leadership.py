@@ -200,41 +200,41 @@ class IsrChange:
 
 def decide_isr_change(
     before: L,
-    asked: IsrChange,
+    isr_change: IsrChange,
     rules: Rules,
     can_lead: CanLead,
     epoch_of: Callable[[int], int],
 ) -> L | ErrorCode:
     """The new leadership, or an error. The order of the checks distinguishes a stale leader from a stale
     controller."""
-    if epoch_of(asked.broker) != asked.broker_epoch:
+    if epoch_of(isr_change.broker) != isr_change.broker_epoch:
         return ErrorCode.STALE_BROKER_EPOCH
-    if asked.leader_epoch > before.leader_epoch or asked.partition_epoch > before.partition_epoch:
+    if isr_change.leader_epoch > before.leader_epoch or isr_change.partition_epoch > before.partition_epoch:
         # The leader knows more than we do: we are no longer the controller.
         return ErrorCode.NOT_CONTROLLER
-    if asked.leader_epoch < before.leader_epoch:
+    if isr_change.leader_epoch < before.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if before.leader != asked.broker:
+    if before.leader != isr_change.broker:
         return ErrorCode.INVALID_REQUEST
-    if asked.partition_epoch < before.partition_epoch:
+    if isr_change.partition_epoch < before.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
-    members = [broker for broker, _ in asked.isr]
+    members = [broker for broker, _ in isr_change.isr]
     # A leader that names only other replicas, which have everything committed, can no longer write and resigns.
-    resigns = asked.broker not in members
+    resigns = isr_change.broker not in members
     welcome = (*before.isr, *before.elr) if resigns else before.replicas
     if not members or not set(members) <= set(welcome) or len(set(members)) != len(members):
         return ErrorCode.INVALID_REQUEST
-    if asked.is_recovering and (len(members) > 1 or not before.is_recovering):
+    if isr_change.is_recovering and (len(members) > 1 or not before.is_recovering):
         return ErrorCode.INVALID_REQUEST
-    names_no_epochs = all(broker_epoch == -1 for _, broker_epoch in asked.isr)
-    if names_no_epochs and set(members) == set(before.isr) and asked.is_recovering == before.is_recovering:
+    names_no_epochs = all(broker_epoch == -1 for _, broker_epoch in isr_change.isr)
+    if names_no_epochs and set(members) == set(before.isr) and isr_change.is_recovering == before.is_recovering:
         # The leader withdraws an earlier request: with a new partition epoch no copy of it can be granted.
         return replace(before, partition_epoch=before.partition_epoch + 1)
-    for broker, broker_epoch in asked.isr:
+    for broker, broker_epoch in isr_change.isr:
         if not can_lead(broker) or broker_epoch not in (-1, epoch_of(broker)):
             return ErrorCode.INELIGIBLE_REPLICA
     # What a failing disk still has is unknown.
-    after = change(before, members, rules, can_lead, unclean=(asked.broker,) if resigns else ())
-    if after.is_recovering == asked.is_recovering:
+    after = change(before, members, rules, can_lead, unclean=(isr_change.broker,) if resigns else ())
+    if after.is_recovering == isr_change.is_recovering:
         return after
-    return _numbered(before, replace(after, is_recovering=asked.is_recovering))
+    return _numbered(before, replace(after, is_recovering=isr_change.is_recovering))

@@ -59,8 +59,8 @@ def cancel(before: Partition, rules: Rules, can_lead: CanLead) -> Partition | st
     least = min(rules.effective_min_isr(len(replicas)), len(had))
     if len(has) < least or (before.leader != NO_LEADER and after.leader == NO_LEADER) or after.is_recovering:
         return (
-            f"of the old replicas {list(replicas)} too few have every record now: wait until {least} of them are in "
-            "sync, or move the partition to others"
+            f"too few of the replicas {list(replicas)} are in sync: wait until {least} of them are, or move the "
+            "partition to other brokers"
         )
     return _one_step(before, after)
 

@@ -22,25 +22,25 @@ def place(
     if replication_factor > len(everyone):
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} needs as many brokers, only {len(everyone)} are registered: "
-            f"ask for {len(everyone)} or fewer",
+            f"replication factor {replication_factor} is larger than the number of registered brokers, "
+            f"{len(everyone)}",
         )
     if not active:
-        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is able to lead a partition now")
+        raise Refused(ErrorCode.INVALID_REPLICATION_FACTOR, "no broker is active")
     # Anywhere in all rounds of the ring: otherwise topics with few partitions would all have the same neighbours.
     start = entropy.below(len(active) * max(len(active) - 1, 1))
     placed = []
     # With thousands of partitions the same few combinations repeat.
-    known: dict[tuple[int, int], tuple[int, ...]] = {}
+    cache: dict[tuple[int, int], tuple[int, ...]] = {}
     for number in range(partitions):
         turn, step = divmod(start + number, len(active))
         # Each round of the ring pairs a leader with other followers, so that its load is shared when it fails.
         shift = turn % (len(active) - 1) if len(active) > 1 else 0
-        replicas = known.get((step, shift))
+        replicas = cache.get((step, shift))
         if replicas is None:
             leader, others = active[step], active[step + 1 :] + active[:step]
             candidates = others[shift:] + others[:shift] + inactive
-            replicas = known[step, shift] = _spread(leader, candidates, replication_factor)
+            replicas = cache[step, shift] = _spread(leader, candidates, replication_factor)
         placed.append(replicas)
     return placed
 

@@ -33,6 +33,6 @@ def decide_allocate_producer_ids(image: Image, broker_id: int, broker_epoch: int
         return Decision((), ProducerIdBlock(verdict))
     first = image.next_producer_id
     if first > PRODUCER_ID_MAX - BLOCK_SIZE:
-        return Decision((), ProducerIdBlock(Verdict(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids are used up")))
+        return Decision((), ProducerIdBlock(Verdict(ErrorCode.UNKNOWN_SERVER_ERROR, "no producer ids are left")))
     record = ProducerIdsRecord(broker_id, broker_epoch, first + BLOCK_SIZE)
     return Decision((record,), ProducerIdBlock(OK, first, BLOCK_SIZE))

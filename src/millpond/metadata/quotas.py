@@ -131,12 +131,15 @@ def decide_alter_quotas(
         try:
             entity = entity_of(request.entity)
             if times_named[entity] > 1:
-                raise _wrong(f"{words_for(entity)} is named more than once in the request")
+                raise _wrong(f"{words_for(entity)} appears more than once in the request")
             changes = _changes_of(quotas, entity, request.changes)
             if changes and entity not in quotas.of:
                 new += 1
                 if len(quotas.of) + new > ENTITIES_MAX:
-                    raise Refused(ErrorCode.POLICY_VIOLATION, f"{ENTITIES_MAX} entities have quotas already")
+                    raise Refused(
+                        ErrorCode.POLICY_VIOLATION,
+                        f"the cluster has reached its limit of {ENTITIES_MAX} entities with quotas",
+                    )
             records += changes
             verdicts.append(OK)
         except Refused as refused:
@@ -148,7 +151,7 @@ def _changes_of(quotas: ClientQuotas, entity: Entity, changes: Sequence[QuotaCha
     largest_of = _quotas_for(entity)
     repeated = [key for key, times in Counter(change.key for change in changes).items() if times > 1]
     if repeated:
-        raise _wrong(f"the quota {repeated[0][:NAME_SHOWN_MAX]!r} is named more than once for {words_for(entity)}")
+        raise _wrong(f"the quota {repeated[0][:NAME_SHOWN_MAX]!r} appears more than once for {words_for(entity)}")
     own = quotas.of.get(entity, _NOTHING)
     records = []
     for key, value in ((change.key, change.value) for change in changes):
@@ -166,16 +169,16 @@ def _quotas_for(entity: Entity) -> Mapping[str, int | None]:
     """The quotas that such an entity can have. Refused for an invalid entity."""
     types = [part.entity_type for part in entity]
     if not types:
-        raise _wrong("a quota has to be somebody's: the request names no entity")
+        raise _wrong("the request names no entity for the quota")
     for at, each in enumerate(types):
         if each not in (USER, CLIENT_ID, IP):
-            raise _wrong(f"there are quotas of {USER}, {CLIENT_ID} and {IP}, and not of {each[:NAME_SHOWN_MAX]!r}")
+            raise _wrong(f"quotas apply to {USER}, {CLIENT_ID} or {IP}, not to {each[:NAME_SHOWN_MAX]!r}")
         if each in types[:at]:
-            raise _wrong(f"{each} is named twice for one entity")
+            raise _wrong(f"{each} appears twice in one entity")
     if IP not in types:
         return LARGEST_OF_CLIENTS
     if len(types) > 1:
-        raise _wrong(f"an {IP} has quotas of its own: it cannot be named together with a {USER} or {CLIENT_ID}")
+        raise _wrong(f"an {IP} quota cannot be combined with {USER} or {CLIENT_ID}")
     address = entity[0].entity_name
     if address is not None:
         check_address(address)
@@ -190,12 +193,12 @@ def check_address(text: str) -> None:
     try:
         ip_address(text)
     except ValueError:
-        raise _wrong(f"{text[:NAME_SHOWN_MAX]!r} is not an address such as 192.0.2.7 or 2001:db8::7") from None
+        raise _wrong(f"{text[:NAME_SHOWN_MAX]!r} is not an IP address, such as 192.0.2.7 or 2001:db8::7") from None
 
 
 def _check_value(largest_of: Mapping[str, int | None], key: str, value: float) -> None:
     if key not in largest_of:
-        raise _wrong(f"there is no quota {key[:NAME_SHOWN_MAX]!r} here; there are {', '.join(largest_of)}")
+        raise _wrong(f"unknown quota {key[:NAME_SHOWN_MAX]!r}; the quotas are {', '.join(largest_of)}")
     largest = largest_of[key]
     if not isfinite(value) or value <= 0:
         raise _wrong(f"{key} must be greater than 0")
@@ -227,19 +230,19 @@ class Wanted:
 
 
 def find_quotas(
-    quotas: ClientQuotas, wanted: Sequence[Wanted], *, strict: bool
+    quotas: ClientQuotas, filters: Sequence[Wanted], *, strict: bool
 ) -> list[tuple[Entity, Mapping[str, float]]]:
     """The entities that have all requested parts, and with `strict` no others. Refused for invalid filters."""
-    types = [each.entity_type for each in wanted]
+    types = [each.entity_type for each in filters]
     for at, each in enumerate(types):
         if each in types[:at]:
-            raise _wrong(f"{each[:NAME_SHOWN_MAX]!r} is asked for twice")
+            raise _wrong(f"{each[:NAME_SHOWN_MAX]!r} appears twice")
         if each not in (USER, CLIENT_ID, IP):
-            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"there are no quotas of {each[:NAME_SHOWN_MAX]!r}")
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION, f"quotas do not apply to {each[:NAME_SHOWN_MAX]!r}")
     if IP in types and len(types) > 1:
-        raise _wrong(f"quotas of an {IP} are asked for alone")
+        raise _wrong(f"{IP} cannot be combined with other entity types")
     return [
         (entity, values)
         for entity, values in quotas.of.items()
-        if (not strict or len(entity) == len(wanted)) and all(each.matches(entity) for each in wanted)
+        if (not strict or len(entity) == len(filters)) and all(each.matches(entity) for each in filters)
     ]

@@ -35,24 +35,24 @@ class Reassigned:
 
 
 def decide_alter_reassignments(
-    image: Image, layers: NodeLayers, wanted: Sequence[Reassignment], *, may_change_factor: bool = True
+    image: Image, layers: NodeLayers, reassignments: Sequence[Reassignment], *, may_change_factor: bool = True
 ) -> Decision[tuple[Reassigned, ...]]:
     """One reply for each named partition. Repeating a current request changes nothing."""
     rules = TopicRules(image, layers)
     records: list[Record] = []
     replies: list[Reassigned] = []
     named: set[tuple[str, int]] = set()
-    for each in wanted:
+    for each in reassignments:
         verdict = OK
         try:
             if (each.topic, each.index) in named:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"partition {each.topic}-{each.index} is named twice")
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST, f"partition {each.topic}-{each.index} appears twice in the request"
+                )
             named.add((each.topic, each.index))
             topic, before = image.topics.get(each.topic), image.partition(each.topic, each.index)
             if topic is None or before is None:
-                raise Refused(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {each.topic}-{each.index}"
-                )
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"unknown partition {each.topic}-{each.index}")
             if each.replicas is None:
                 after = _called_off(image, before, rules, each.topic)
             else:
@@ -69,7 +69,7 @@ def decide_alter_reassignments(
 
 def _called_off(image: Image, before: Partition, rules: TopicRules, topic: str) -> Partition:
     if not is_moving(before):
-        raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition does not move")
+        raise Refused(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "the partition has no reassignment in progress")
     after = cancel(before, rules.of(topic), image.is_active)
     if isinstance(after, str):
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, after)
@@ -81,11 +81,11 @@ def _check_target(image: Image, before: Partition, target: tuple[int, ...], may_
     if not target:
         fault = "a partition needs at least one replica"
     elif len(target) > REPLICATION_FACTOR_MAX:
-        fault = f"a partition has at most {REPLICATION_FACTOR_MAX} replicas"
+        fault = f"a partition may have at most {REPLICATION_FACTOR_MAX} replicas"
     elif len(set(target)) < len(target):
-        fault = f"a broker is named twice for one partition: {list(target)}"
+        fault = f"duplicate broker in the replicas of a partition: {list(target)}"
     elif unknown := [each for each in target if each not in image.brokers]:
-        fault = f"there is no broker {unknown[0]}"
+        fault = f"unknown broker {unknown[0]}"
     if fault is not None:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
     factor = len(target_of(before))
@@ -105,12 +105,14 @@ class Moving:
     partition: Partition
 
 
-def decide_list_reassignments(image: Image, wanted: Sequence[tuple[str, int]] | None) -> Decision[tuple[Moving, ...]]:
+def decide_list_reassignments(
+    image: Image, partitions: Sequence[tuple[str, int]] | None
+) -> Decision[tuple[Moving, ...]]:
     """Those of these partitions, or of all, that are being reassigned."""
-    if wanted is None:
+    if partitions is None:
         return Decision((), tuple(Moving(topic.name, index, partition) for topic, index, partition in image.moving()))
     moving = []
-    for topic_name, index in dict.fromkeys(wanted):
+    for topic_name, index in dict.fromkeys(partitions):
         partition = image.partition(topic_name, index)
         if partition is not None and is_moving(partition):
             moving.append(Moving(topic_name, index, partition))

@@ -25,7 +25,9 @@ from millpond.metadata.records import (
     UserScramCredentialRecord,
 )
 
-NOBODY: Final = ""
+SECRET_USER: Final = ""
+"""The name under which the nodes' shared secret is stored; no user can have it."""
+
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 """Kafka's limit: a PLAIN login makes a node compute all iterations."""
@@ -96,7 +98,7 @@ class ScramCredentials:
         return ScramCredentials(self._credentials)
 
     def get(self, user: str, mechanism: int) -> Credential | None:
-        return self._credentials.get((user, mechanism)) if user != NOBODY else None
+        return self._credentials.get((user, mechanism)) if user != SECRET_USER else None
 
     @property
     def had_users(self) -> bool:
@@ -106,24 +108,24 @@ class ScramCredentials:
     @property
     def secret(self) -> bytes | None:
         """The secret that only the nodes know; None before there is any user."""
-        nobody = self._credentials.get((NOBODY, Mechanism.SCRAM_SHA_512))
-        return None if nobody is None else nobody.server_key
+        credential = self._credentials.get((SECRET_USER, Mechanism.SCRAM_SHA_512))
+        return None if credential is None else credential.server_key
 
     def users(self) -> list[str]:
-        return sorted({user for user, _ in self._credentials if user != NOBODY})
+        return sorted({user for user, _ in self._credentials if user != SECRET_USER})
 
     def of_user(self, user: str) -> list[tuple[Mechanism, Credential]]:
-        found = ((each, self.get(user, each)) for each in Mechanism)
-        return [(mechanism, credential) for mechanism, credential in found if credential is not None]
+        credentials = ((each, self.get(user, each)) for each in Mechanism)
+        return [(mechanism, credential) for mechanism, credential in credentials if credential is not None]
 
     def usual_shape(self, mechanism: int) -> Shape:
         """The most common shape: that of a nonexistent credential must look the same."""
         shape = self._shapes.get(mechanism)
         if shape is None:
             counts: dict[Shape, int] = {}
-            for (user, each), known in self._credentials.items():
-                if each == mechanism and user != NOBODY:
-                    like = Shape(len(known.salt), known.iterations)
+            for (user, each), credential in self._credentials.items():
+                if each == mechanism and user != SECRET_USER:
+                    like = Shape(len(credential.salt), credential.iterations)
                     counts[like] = counts.get(like, 0) + 1
             usual = Shape(SALT_BYTES_USUAL, ITERATIONS_USUAL)
             shape = self._shapes[mechanism] = max(counts, key=lambda each: (counts[each], each), default=usual)
@@ -133,7 +135,7 @@ class ScramCredentials:
     def usual_mechanism(self) -> Mechanism:
         """The most common mechanism."""
         if self._usual_mechanism is None:
-            counts = Counter(mechanism for user, mechanism in self._credentials if user != NOBODY)
+            counts = Counter(mechanism for user, mechanism in self._credentials if user != SECRET_USER)
             usual = max(counts, key=lambda each: (counts[each], each), default=int(Mechanism.SCRAM_SHA_512))
             self._usual_mechanism = Mechanism(usual)
         return self._usual_mechanism
@@ -208,9 +210,9 @@ def decide_alter_credentials(
     An error with one user does not affect the others. Removing the last credential removes the user: their delegation
     tokens end with it, including those they created for others.
     """
-    asked = [each.user for each in deletions] + [each.user for each in upsertions]
+    changed_users = [each.user for each in deletions] + [each.user for each in upsertions]
     verdicts: dict[str, Verdict] = {}
-    for user in asked:
+    for user in changed_users:
         verdicts[user] = OK if user not in verdicts else _TWICE
     records: list[UserScramCredentialRecord | RemoveUserScramCredentialRecord] = []
     users = set(image.scram.users())
@@ -223,7 +225,7 @@ def decide_alter_credentials(
         if verdicts[upsertion.user].ok:
             verdict = _judge_upsertion(upsertion)
             if verdict.ok and upsertion.user not in users and len(users) >= USERS_MAX:
-                verdict = _bad(f"there are {USERS_MAX} users already, which is the most there can be")
+                verdict = _bad(f"the cluster has reached its limit of {USERS_MAX} users")
             verdicts[upsertion.user] = verdict
             if verdict.ok:
                 users.add(upsertion.user)
@@ -246,30 +248,31 @@ def _ended_tokens(tokens: Iterable[DelegationTokenRecord], users: Set[str]) -> l
 
 
 def _secret_records(
-    known: ScramCredentials, after: ScramCredentials, fresh_secret: bytes
+    before: ScramCredentials, after: ScramCredentials, fresh_secret: bytes
 ) -> list[UserScramCredentialRecord]:
     """The shared secret is written with the first credential and outlives the last one."""
-    return [nobody_record(fresh_secret)] if after.users() and not known.secret else []
+    return [secret_record(fresh_secret)] if after.users() and not before.secret else []
 
 
-def upserted(wanted: Upsertion) -> UserScramCredentialRecord:
-    stored_key, server_key = keys_of(Mechanism(wanted.mechanism).hash_name, wanted.salted_password)
+def upserted(upsertion: Upsertion) -> UserScramCredentialRecord:
+    stored_key, server_key = keys_of(Mechanism(upsertion.mechanism).hash_name, upsertion.salted_password)
     return UserScramCredentialRecord(
-        wanted.user, wanted.mechanism, wanted.salt, stored_key, server_key, wanted.iterations
+        upsertion.user, upsertion.mechanism, upsertion.salt, stored_key, server_key, upsertion.iterations
     )
 
 
-def forget_users_ever_existed(known: ScramCredentials) -> list[RemoveUserScramCredentialRecord]:
+def forget_users_ever_existed(credentials: ScramCredentials) -> list[RemoveUserScramCredentialRecord]:
     """Remove the shared secret, the only credential left once all users are gone."""
-    return [RemoveUserScramCredentialRecord(NOBODY, Mechanism.SCRAM_SHA_512)] if known.secret else []
+    return [RemoveUserScramCredentialRecord(SECRET_USER, Mechanism.SCRAM_SHA_512)] if credentials.secret else []
 
 
-def nobody_record(fresh_secret: bytes) -> UserScramCredentialRecord:
+def secret_record(fresh_secret: bytes) -> UserScramCredentialRecord:
     stored_key, server_key = keys_of(Mechanism.SCRAM_SHA_512.hash_name, fresh_secret)
-    return UserScramCredentialRecord(NOBODY, Mechanism.SCRAM_SHA_512, b"", stored_key, server_key, ITERATIONS_MIN)
+    mechanism = Mechanism.SCRAM_SHA_512
+    return UserScramCredentialRecord(SECRET_USER, mechanism, b"", stored_key, server_key, ITERATIONS_MIN)
 
 
-_TWICE: Final = Verdict(ErrorCode.DUPLICATE_RESOURCE, "a user's credentials cannot be changed twice in one request")
+_TWICE: Final = Verdict(ErrorCode.DUPLICATE_RESOURCE, "a request cannot change a user's credentials twice")
 
 
 def _bad(why: str) -> Verdict:
@@ -278,12 +281,12 @@ def _bad(why: str) -> Verdict:
 
 def name_fault(user: str) -> str | None:
     """Why a user name is invalid."""
-    if user == NOBODY:
-        return "a user must have a name"
+    if user == SECRET_USER:
+        return "the user name is empty"
     if len(user.encode()) > NAME_BYTES_MAX:
-        return f"the name of a user may have {NAME_BYTES_MAX} bytes at most"
+        return f"a user name may have at most {NAME_BYTES_MAX} bytes"
     if any(ord(each) < 0x20 or ord(each) == 0x7F for each in user):
-        return "the name of a user may not hold control characters"
+        return "a user name may not contain control characters"
     return None
 
 
@@ -291,27 +294,27 @@ def _judge_name(user: str, mechanism: int) -> Verdict:
     if (fault := name_fault(user)) is not None:
         return _bad(fault)
     if mechanism not in Mechanism.__members__.values():
-        return Verdict(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"there is no SCRAM mechanism {mechanism}")
+        return Verdict(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"unknown SCRAM mechanism {mechanism}")
     return OK
 
 
-def _judge_deletion(known: ScramCredentials, wanted: Deletion) -> Verdict:
-    verdict = _judge_name(wanted.user, wanted.mechanism)
-    if verdict.ok and known.get(wanted.user, wanted.mechanism) is None:
-        return Verdict(ErrorCode.RESOURCE_NOT_FOUND, "there is no such credential")
+def _judge_deletion(credentials: ScramCredentials, deletion: Deletion) -> Verdict:
+    verdict = _judge_name(deletion.user, deletion.mechanism)
+    if verdict.ok and credentials.get(deletion.user, deletion.mechanism) is None:
+        return Verdict(ErrorCode.RESOURCE_NOT_FOUND, "no such credential")
     return verdict
 
 
-def _judge_upsertion(wanted: Upsertion) -> Verdict:
-    verdict = _judge_name(wanted.user, wanted.mechanism)
+def _judge_upsertion(upsertion: Upsertion) -> Verdict:
+    verdict = _judge_name(upsertion.user, upsertion.mechanism)
     if not verdict.ok:
         return verdict
-    if not ITERATIONS_MIN <= wanted.iterations <= ITERATIONS_MAX:
-        return _bad(f"there must be from {ITERATIONS_MIN} to {ITERATIONS_MAX} iterations, not {wanted.iterations}")
-    if not 0 < len(wanted.salt) <= SALT_BYTES_MAX:
+    if not ITERATIONS_MIN <= upsertion.iterations <= ITERATIONS_MAX:
+        return _bad(f"iterations must be from {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {upsertion.iterations}")
+    if not 0 < len(upsertion.salt) <= SALT_BYTES_MAX:
         return _bad(f"the salt must have from 1 to {SALT_BYTES_MAX} bytes")
-    if not 0 < len(wanted.salted_password) <= SALT_BYTES_MAX:
-        return _bad("the salted password is missing, or too long to be one")
+    if not 0 < len(upsertion.salted_password) <= SALT_BYTES_MAX:
+        return _bad("the salted password is missing or too long")
     return OK
 
 
@@ -323,13 +326,15 @@ class DescribedUser:
     """Mechanism and iterations."""
 
 
-def describe_users(known: ScramCredentials, users: Sequence[str] | None) -> Iterator[DescribedUser]:
+def describe_users(credentials: ScramCredentials, users: Sequence[str] | None) -> Iterator[DescribedUser]:
     """The named users; all if none are named."""
-    for user, count in Counter(users or known.users()).items():
-        found = tuple((int(mechanism), credential.iterations) for mechanism, credential in known.of_user(user))
+    for user, count in Counter(users or credentials.users()).items():
+        described = tuple(
+            (int(mechanism), credential.iterations) for mechanism, credential in credentials.of_user(user)
+        )
         if count > 1:
-            yield DescribedUser(user, Verdict(ErrorCode.DUPLICATE_RESOURCE, "a user is named twice in one request"))
-        elif not found:
-            yield DescribedUser(user, Verdict(ErrorCode.RESOURCE_NOT_FOUND, "there is no such user"))
+            yield DescribedUser(user, Verdict(ErrorCode.DUPLICATE_RESOURCE, "the request names a user twice"))
+        elif not described:
+            yield DescribedUser(user, Verdict(ErrorCode.RESOURCE_NOT_FOUND, "no such user"))
         else:
-            yield DescribedUser(user, OK, found)
+            yield DescribedUser(user, OK, described)

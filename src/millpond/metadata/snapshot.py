@@ -66,10 +66,10 @@ def records_between(old: Image, new: Image) -> Iterator[Record]:
         if topic_id not in new.topics_by_id:
             yield RemoveTopicRecord(topic_id)
     for topic in new.topics.values():
-        known = old.topics_by_id.get(topic.id)
-        if known is None:
+        old_topic = old.topics_by_id.get(topic.id)
+        if old_topic is None:
             yield TopicRecord(topic.name, topic.id)
-        before = known.partitions if known is not None else []
+        before = old_topic.partitions if old_topic is not None else []
         for index, partition in enumerate(topic.partitions):
             if index >= len(before):
                 yield _partition_record(topic, index, partition)

@@ -190,49 +190,54 @@ class WithTokens(Protocol):
 
 
 def decide_create_token(
-    image: WithTokens, wanted: NewToken, lifetimes: Lifetimes, now_ms: int
+    image: WithTokens, new_token: NewToken, lifetimes: Lifetimes, now_ms: int
 ) -> Decision[CreatedToken]:
-    if len(wanted.renewers) > RENEWERS_MAX:
-        return _not_created(ErrorCode.INVALID_REQUEST, f"a token can have {RENEWERS_MAX} renewers at most")
-    for principal in (wanted.owner, *wanted.renewers):
+    known = image.tokens.get(new_token.token_id)
+    if known is not None and (known.owner, known.requester) == (new_token.owner, new_token.requester):
+        return Decision((), CreatedToken(OK, known))
+    if len(new_token.renewers) > RENEWERS_MAX:
+        return _not_created(ErrorCode.INVALID_REQUEST, f"a token may have at most {RENEWERS_MAX} renewers")
+    for principal in (new_token.owner, *new_token.renewers):
         kind, _, name = principal.partition(":")
         if kind != USER:
             return _not_created(ErrorCode.INVALID_PRINCIPAL_TYPE, "only users can own and renew tokens")
         if (fault := name_fault(name)) is not None:
             return _not_created(ErrorCode.INVALID_REQUEST, fault)
-    if wanted.needs_user and not image.scram.of_user(wanted.requester.partition(":")[2]):
+    if new_token.needs_user and not image.scram.of_user(new_token.requester.partition(":")[2]):
         # The user was removed while the request was in flight: their tokens have ended, and no other is created.
-        return _not_created(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, f"{wanted.requester} is no user any more")
-    if (full := _limit_reached(image.tokens, wanted)) is not None:
+        return _not_created(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, f"{new_token.requester} no longer exists")
+    if (full := _limit_reached(image.tokens, new_token)) is not None:
         return _not_created(ErrorCode.POLICY_VIOLATION, full)
     longest_ms = lifetimes.longest_ms
-    if wanted.lifetime_ms > 0:
-        longest_ms = min(longest_ms, wanted.lifetime_ms)
+    if new_token.lifetime_ms > 0:
+        longest_ms = min(longest_ms, new_token.lifetime_ms)
     max_timestamp = _sum(now_ms, longest_ms)
     token = DelegationTokenRecord(
-        owner=wanted.owner,
-        requester=wanted.requester,
-        renewers=wanted.renewers,
+        owner=new_token.owner,
+        requester=new_token.requester,
+        renewers=new_token.renewers,
         issue_timestamp=now_ms,
         max_timestamp=max_timestamp,
         expiration_timestamp=min(max_timestamp, _sum(now_ms, lifetimes.renewed_ms)),
-        token_id=wanted.token_id,
+        token_id=new_token.token_id,
     )
     return Decision((token,), CreatedToken(OK, token))
 
 
-def _limit_reached(tokens: DelegationTokens, wanted: NewToken) -> str | None:
-    added = usage_of(wanted.owner, wanted.requester, wanted.renewers)
-    total, own = tokens.total.plus(added), tokens.usage(wanted.requester).plus(added)
+def _limit_reached(tokens: DelegationTokens, new_token: NewToken) -> str | None:
+    added = usage_of(new_token.owner, new_token.requester, new_token.renewers)
+    total, own = tokens.total.plus(added), tokens.usage(new_token.requester).plus(added)
     if total.tokens > TOKENS_MAX:
         return f"the cluster has reached its limit of {TOKENS_MAX} delegation tokens"
     if total.bytes > BYTES_MAX:
         return f"the delegation tokens of the cluster have reached their limit of {BYTES_MAX} bytes of metadata"
     if own.tokens > TOKENS_OF_ONE_MAX:
-        return f"{wanted.requester} has reached the limit of {TOKENS_OF_ONE_MAX} delegation tokens for one requester"
+        return (
+            f"{new_token.requester} has reached the limit of {TOKENS_OF_ONE_MAX} delegation tokens for one requester"
+        )
     if own.bytes > BYTES_OF_ONE_MAX:
         return (
-            f"the delegation tokens of {wanted.requester} have reached the limit of {BYTES_OF_ONE_MAX} bytes of "
+            f"the delegation tokens of {new_token.requester} have reached the limit of {BYTES_OF_ONE_MAX} bytes of "
             "metadata for one requester: name fewer renewers, or expire some tokens"
         )
     return None

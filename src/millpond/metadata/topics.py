@@ -112,25 +112,27 @@ def decide_create_topics(
     partitions_total = image.partitions_total
     records: list[Record] = []
     created: dict[str, CreatedTopic] = {}
-    for wanted in topics:
+    for new_topic in topics:
         try:
-            if times_named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {quoted(wanted.name)} is named more than once")
-            _check_new_name(image, wanted.name, sounds, by_broker)
-            config_records = topic_config_records(wanted.name, wanted.configs, layers)
-            replicas = _replicas_of_new_topic(image, layers.static, wanted, partitions_total, entropy)
+            if times_named[new_topic.name] > 1:
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST, f"topic {quoted(new_topic.name)} appears more than once in the request"
+                )
+            _check_new_name(image, new_topic.name, sounds, by_broker)
+            config_records = topic_config_records(new_topic.name, new_topic.configs, layers)
+            replicas = _replicas_of_new_topic(image, layers.static, new_topic, partitions_total, entropy)
         except Refused as refused:
-            created[wanted.name] = CreatedTopic(wanted.name, Verdict.of(refused))
+            created[new_topic.name] = CreatedTopic(new_topic.name, Verdict.of(refused))
             continue
         topic_id = NO_TOPIC_ID if validate_only else entropy.uuid()
         partitions_total += len(replicas)
-        sounds[sound_of(wanted.name)] = wanted.name
+        sounds[sound_of(new_topic.name)] = new_topic.name
         records += [
-            TopicRecord(wanted.name, topic_id),
+            TopicRecord(new_topic.name, topic_id),
             *config_records,
             *_partition_records(image, topic_id, 0, replicas, _min_isr(layers, config_records)),
         ]
-        created[wanted.name] = CreatedTopic(wanted.name, OK, topic_id, len(replicas), len(replicas[0]))
+        created[new_topic.name] = CreatedTopic(new_topic.name, OK, topic_id, len(replicas), len(replicas[0]))
     return Decision(() if validate_only else tuple(records), tuple(created.values()))
 
 
@@ -146,7 +148,7 @@ def decide_delete_topics(
         if isinstance(topic, Refused):
             replies[ref] = DeletedTopic(ref.name, ref.topic_id, Verdict.of(topic))
         elif topic.is_internal:
-            refused = Verdict(ErrorCode.INVALID_TOPIC_EXCEPTION, f"brokers keep their own records in {topic.name}")
+            refused = Verdict(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is an internal topic")
             replies[topic.id] = DeletedTopic(ref.name, ref.topic_id, refused)
         elif not layers.static[DELETE_TOPIC_ENABLE]:
             refused = Verdict(
@@ -154,7 +156,7 @@ def decide_delete_topics(
             )
             replies[topic.id] = DeletedTopic(ref.name, ref.topic_id, refused)
         elif times_named[topic.id] > 1:
-            refused = Verdict(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named more than once")
+            refused = Verdict(ErrorCode.INVALID_REQUEST, f"topic {topic.name} appears more than once in the request")
             replies[topic.id] = DeletedTopic(ref.name, ref.topic_id, refused)
         else:
             records.append(RemoveTopicRecord(topic.id))
@@ -175,27 +177,29 @@ def decide_create_partitions(
     partitions_total = image.partitions_total
     records: list[Record] = []
     grown: dict[str, GrownTopic] = {}
-    for wanted in topics:
+    for request in topics:
         try:
-            if times_named[wanted.name] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, f"topic {quoted(wanted.name)} is named more than once")
-            topic = image.topics.get(wanted.name)
+            if times_named[request.name] > 1:
+                raise Refused(
+                    ErrorCode.INVALID_REQUEST, f"topic {quoted(request.name)} appears more than once in the request"
+                )
+            topic = image.topics.get(request.name)
             if topic is None:
-                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(wanted.name)} does not exist")
+                raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {quoted(request.name)} does not exist")
             if topic.is_internal:
                 raise Refused(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    f"the number of partitions of {topic.name} cannot change: what the brokers keep there would be "
-                    "looked for in other partitions than those that it was written to",
+                    f"the number of partitions of {topic.name} cannot change: its records would be "
+                    "looked up in the wrong partitions",
                 )
-            replicas = _replicas_of_more_partitions(image, layers.static, topic, wanted, partitions_total, entropy)
+            replicas = _replicas_of_more_partitions(image, layers.static, topic, request, partitions_total, entropy)
         except Refused as refused:
-            grown[wanted.name] = GrownTopic(wanted.name, Verdict.of(refused))
+            grown[request.name] = GrownTopic(request.name, Verdict.of(refused))
             continue
         partitions_total += len(replicas)
         min_isr = layers.topic_settings(image.topic_config(topic.name))[MIN_INSYNC_REPLICAS]
         records += _partition_records(image, topic.id, len(topic.partitions), replicas, min_isr)
-        grown[wanted.name] = GrownTopic(wanted.name, OK)
+        grown[request.name] = GrownTopic(request.name, OK)
     return Decision(() if validate_only else tuple(records), tuple(grown.values()))
 
 
@@ -210,7 +214,7 @@ def unknown_topic_id(topic_id: UUID) -> Refused:
 def _find(image: Image, ref: TopicRef) -> Topic | Refused:
     """The topic to delete, or why there is none."""
     if (ref.name is None) == (ref.topic_id == NO_TOPIC_ID):
-        return Refused(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, one of the two")
+        return Refused(ErrorCode.INVALID_REQUEST, "give either the topic's name or its id")
     if ref.name is not None:
         return image.topics.get(ref.name, unknown_topic(ref.name))
     return image.topics_by_id.get(ref.topic_id, unknown_topic_id(ref.topic_id))
@@ -220,7 +224,7 @@ def _check_new_name(image: Image, name: str, sounds: dict[str, str], by_broker: 
     if fault := topic_name_fault(name):
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
     if name == METADATA_TOPIC:
-        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{METADATA_TOPIC} is the cluster's own log")
+        raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{METADATA_TOPIC} is the metadata log of the cluster")
     if name in image.topics:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
     if name in INTERNAL_TOPICS and not by_broker:
@@ -232,12 +236,15 @@ def _check_new_name(image: Image, name: str, sounds: dict[str, str], by_broker: 
     if namesake is not None:
         raise Refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic {name!r} differs from topic {namesake!r} only in '.' and '_', which metrics cannot tell apart",
+            f"topic {name!r} collides with topic {namesake!r}: metric names do not distinguish '.' and '_'",
         )
 
 
 def internal_topic_refused(name: str) -> Refused:
-    return Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"the brokers themselves make {name}, when it is first needed")
+    return Refused(
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        f"{name} is an internal topic, which brokers create when it is first needed",
+    )
 
 
 Replicas = list[tuple[int, ...]]
@@ -245,53 +252,53 @@ Replicas = list[tuple[int, ...]]
 
 
 def _replicas_of_new_topic(
-    image: Image, static: Settings, wanted: NewTopic, partitions_total: int, entropy: Entropy
+    image: Image, static: Settings, new_topic: NewTopic, partitions_total: int, entropy: Entropy
 ) -> Replicas:
-    if wanted.assignments:
-        if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+    if new_topic.assignments:
+        if new_topic.num_partitions != -1 or new_topic.replication_factor != -1:
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                "with a manual assignment, leave the number of partitions and the replication factor at -1",
+                "with a manual assignment, the number of partitions and the replication factor must be -1",
             )
-        _check_count(static, len(wanted.assignments), len(wanted.assignments), partitions_total)
-        return _assigned(image, wanted.assignments)
-    if wanted.replication_factor < -1 or wanted.replication_factor == 0:
+        _check_count(static, len(new_topic.assignments), len(new_topic.assignments), partitions_total)
+        return _assigned(image, new_topic.assignments)
+    if new_topic.replication_factor < -1 or new_topic.replication_factor == 0:
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be at least 1, or -1 for the default"
         )
-    if wanted.num_partitions < -1 or wanted.num_partitions == 0:
+    if new_topic.num_partitions < -1 or new_topic.num_partitions == 0:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS, "the number of partitions must be at least 1, or -1 for the default"
         )
-    count = static[NUM_PARTITIONS] if wanted.num_partitions == -1 else wanted.num_partitions
-    is_unsaid = wanted.replication_factor == -1
-    factor = default_replicas(static, len(image.brokers)) if is_unsaid else wanted.replication_factor
+    count = static[NUM_PARTITIONS] if new_topic.num_partitions == -1 else new_topic.num_partitions
+    is_unsaid = new_topic.replication_factor == -1
+    factor = default_replicas(static, len(image.brokers)) if is_unsaid else new_topic.replication_factor
     _check_count(static, count, count, partitions_total)
     return place(takers(image, factor), count, factor, entropy)
 
 
 def _replicas_of_more_partitions(
-    image: Image, static: Settings, topic: Topic, wanted: MorePartitions, partitions_total: int, entropy: Entropy
+    image: Image, static: Settings, topic: Topic, request: MorePartitions, partitions_total: int, entropy: Entropy
 ) -> Replicas:
     now = len(topic.partitions)
-    added = wanted.count - now
+    added = request.count - now
     if added <= 0:
         raise Refused(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {topic.name!r} has {counted(now, 'partition')}: {wanted.count} would not be more",
+            f"topic {topic.name!r} has {counted(now, 'partition')}; the new number {request.count} must be larger",
         )
-    _check_count(static, wanted.count, added, partitions_total)
+    _check_count(static, request.count, added, partitions_total)
     factor = len(target_of(topic.partitions[0]))
-    if wanted.assignments is None:
+    if request.assignments is None:
         return place(takers(image, factor), added, factor, entropy)
-    if len(wanted.assignments) != added:
+    if len(request.assignments) != added:
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{added} partitions are added, but {len(wanted.assignments)} assignments are given",
+            f"{added} partitions are added, but the request has {len(request.assignments)} assignments",
         )
-    for replicas in wanted.assignments:
+    for replicas in request.assignments:
         _check_replicas(image, replicas, factor)
-    return list(wanted.assignments)
+    return list(request.assignments)
 
 
 def _check_count(static: Settings, in_topic: int, added: int, in_cluster: int) -> None:
@@ -302,7 +309,7 @@ def _check_count(static: Settings, in_topic: int, added: int, in_cluster: int) -
             ErrorCode.POLICY_VIOLATION,
             MAX_PARTITIONS_PER_TOPIC.name,
             most,
-            f"{in_topic} partitions are more than {MAX_PARTITIONS_PER_TOPIC.name}={most}",
+            f"{in_topic} partitions exceed {MAX_PARTITIONS_PER_TOPIC.name}={most}",
         )
     if in_cluster + added > static[MAX_PARTITIONS]:
         most = static[MAX_PARTITIONS]
@@ -310,7 +317,7 @@ def _check_count(static: Settings, in_topic: int, added: int, in_cluster: int) -
             ErrorCode.POLICY_VIOLATION,
             MAX_PARTITIONS.name,
             most,
-            f"{added} partitions more would make {in_cluster + added} in the cluster, and "
+            f"{added} more partitions would make {in_cluster + added} in the cluster, but "
             f"{MAX_PARTITIONS.name}={most}",
         )
 
@@ -325,7 +332,7 @@ def _assigned(image: Image, assignments: Iterable[tuple[int, tuple[int, ...]]]) 
         _check_replicas(image, replicas, factor)
         by_number[number] = replicas
     if by_number.keys() != set(range(len(by_number))):
-        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without a gap")
+        raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered consecutively from 0")
     return [by_number[number] for number in range(len(by_number))]
 
 
@@ -334,15 +341,15 @@ def _check_replicas(image: Image, replicas: tuple[int, ...], factor: int) -> Non
     if not replicas:
         fault = "a partition needs at least one replica"
     elif len(replicas) > REPLICATION_FACTOR_MAX:
-        fault = f"a partition has at most {REPLICATION_FACTOR_MAX} replicas"
+        fault = f"a partition may have at most {REPLICATION_FACTOR_MAX} replicas"
     elif len(set(replicas)) < len(replicas):
-        fault = f"a broker is named twice for one partition: {list(replicas)}"
+        fault = f"duplicate broker in the replicas of a partition: {list(replicas)}"
     elif unknown := [node for node in replicas if node not in image.brokers]:
-        fault = f"there is no broker {unknown[0]}"
+        fault = f"unknown broker {unknown[0]}"
     elif len(replicas) != factor:
         fault = f"all partitions must have the same number of replicas: {len(replicas)} here, {factor} elsewhere"
     elif not any(map(image.is_active, replicas)):
-        fault = f"none of the brokers {list(replicas)} is able to lead now"
+        fault = f"none of the brokers {list(replicas)} is active"
     if fault:
         raise Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
 
@@ -358,11 +365,11 @@ def _partition_records(
     image: Image, topic_id: UUID, first: int, placed: Replicas, min_isr: int
 ) -> list[PartitionRecord]:
     records = []
-    known: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...] | None]] = {}
+    cache: dict[tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...] | None]] = {}
     for number, replicas in enumerate(placed, first):
-        if replicas not in known:
-            known[replicas] = _first_isr_and_elr(image, replicas, min_isr)
-        isr, elr = known[replicas]
+        if replicas not in cache:
+            cache[replicas] = _first_isr_and_elr(image, replicas, min_isr)
+        isr, elr = cache[replicas]
         records.append(PartitionRecord(number, topic_id, replicas, isr, leader=isr[0], eligible_leader_replicas=elr))
     return records
 

@@ -36,10 +36,10 @@ def partitions_in(image: Image) -> Iterator[tuple[str, int]]:
     return ((topic.name, index) for topic in image.topics.values() for index in range(len(topic.partitions)))
 
 
-def leaderless(image: Image, wanted: Iterable[tuple[str, int]] | None) -> dict[int, list[tuple[str, int]]]:
+def leaderless(image: Image, partitions: Iterable[tuple[str, int]] | None) -> dict[int, list[tuple[str, int]]]:
     """The leaderless partitions of which each live broker has a replica; None selects all partitions."""
     by_broker: dict[int, list[tuple[str, int]]] = {}
-    for topic_name, index in partitions_in(image) if wanted is None else dict.fromkeys(wanted):
+    for topic_name, index in partitions_in(image) if partitions is None else dict.fromkeys(partitions):
         partition = image.partition(topic_name, index)
         if partition is not None and partition.leader == NO_LEADER:
             for broker_id in filter(image.is_active, partition.replicas):

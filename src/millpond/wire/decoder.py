@@ -161,11 +161,11 @@ class DecoderGenerator(Generator):
         self.end_item()
         self.depth -= 1
 
-    def tags(self, known: list[Field], target: str) -> None:
+    def tags(self, fields: list[Field], target: str) -> None:
         number = self.fresh("t")
         self.add("B", number)
         self.flush()
-        if not known:
+        if not fields:
             self.emit(f"if {number}: p, left = skip_tags(buffer, p, end, {number}, left)")
             return
         self.emit(f"if {number}:")
@@ -179,7 +179,7 @@ class DecoderGenerator(Generator):
         self.depth += 1
         self.emit(f"tag, {stop}, p = open_tag(buffer, p, end)")
         branch = "if"
-        for each in known:
+        for each in fields:
             self.path[-1] = each.name
             self.emit(f"{branch} tag == {each.tag}:")
             self.depth += 1

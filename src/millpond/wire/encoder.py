@@ -165,8 +165,8 @@ class EncoderGenerator(Generator):
         self.end_item()
         self.depth -= 1
 
-    def tags(self, known: list[Field], holder: str) -> None:
-        if not known:
+    def tags(self, fields: list[Field], holder: str) -> None:
+        if not fields:
             self.add("x", "")
             self.run.values.pop()
             return
@@ -175,7 +175,7 @@ class EncoderGenerator(Generator):
         waiting, self.run = self.run, Run()
         self.emit(f"{number} = 0")
         self.emit(f"{body} = b''")
-        for each in sorted(known, key=lambda known_field: known_field.tag or 0):
+        for each in sorted(fields, key=lambda known_field: known_field.tag or 0):
             self.path[-1] = each.name
             self.emit(f"if {self.differs(each, f'{holder}.{each.name}')}:")
             self.depth += 1

@@ -162,7 +162,7 @@ class FrameReader:
             (length,) = _PREFIX.unpack_from(scratch, at)
             if not 0 <= length <= self.frame_bytes_max:
                 by = f" ({self.limit_name})" if self.limit_name else ""
-                raise MalformedMessage(f"a frame of {length} bytes; at most {self.frame_bytes_max} are taken{by}")
+                raise MalformedMessage(f"a frame of {length} bytes; at most {self.frame_bytes_max} are accepted{by}")
             at += _PREFIX_BYTES
             if length > end - at:
                 self._prefix = b""

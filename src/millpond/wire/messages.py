@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     path = None if name.startswith("_") else _schema_paths().get(name.lower())
     if path is not None:
         for message in _read(path, name):
-            # Whoever builds it at the same time, on another thread, gets the same class.
+            # Another thread that builds it at the same time gets the same class.
             return globals().setdefault(name, build(message))
     raise AttributeError(f"the protocol has no message {name!r}")
 
@@ -70,18 +70,18 @@ def _schema_paths() -> dict[str, str]:
     """Where each message is declared, by its name in small letters, told from the names of the files alone."""
     if _paths:
         return _paths
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for entry in os.listdir(SCHEMAS):
         path = os.path.join(SCHEMAS, entry)
         if entry.endswith(SUFFIX):
             stem = entry.removesuffix(SUFFIX).partition("_")[2].replace("_", "")
-            found[stem + "request"] = found[stem + "response"] = path
+            paths[stem + "request"] = paths[stem + "response"] = path
         else:
             for inner in os.listdir(path):
                 stem = inner.removesuffix(SUFFIX).replace("_", "")
-                found.update({stem + suffix: os.path.join(path, inner) for suffix in ("", "key", "value")})
+                paths.update({stem + suffix: os.path.join(path, inner) for suffix in ("", "key", "value")})
     # All at once: another thread must not find half of them.
-    _paths.update(found)
+    _paths.update(paths)
     return _paths
 
 

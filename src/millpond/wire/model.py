@@ -26,7 +26,7 @@ ITEMS_MAX = 1 << 31
 _SECRET_FIELDS = frozenset(
     {"auth_bytes", "hmac", "request_data", "response_data", "salt", "salted_password", "server_key", "stored_key"}
 )
-"""Of any message: whoever prints one, by mistake or in a traceback, must not print these."""
+"""Fields of any message that must not show up in a printed message or a traceback."""
 
 
 class Struct:

@@ -20,7 +20,7 @@ STEP_BYTES = 256 << 10
 """A step ends after this many bytes, too: long strings take a few milliseconds for each megabyte."""
 
 HEADER_TAGS_MAX = 100
-"""So many tagged fields the header of a message may have. Nobody sends any so far."""
+"""The maximum number of tagged fields in a message header. No client sends any so far."""
 
 FIXED = {
     "bool": "?",
@@ -40,9 +40,9 @@ class Bad(Exception):
     """Bytes that cannot be. Turned into MalformedMessage, with the field's name, by the caller."""
 
 
-def beyond(asked: int, left: int) -> Bad:
+def beyond(count: int, left: int) -> Bad:
     """A length or count that what is left cannot hold."""
-    return Bad(f"asks for {asked} where {left} bytes are left")
+    return Bad(f"announces {count}, but only {left} bytes are left")
 
 
 class TooMany(Bad):
@@ -131,7 +131,7 @@ def open_tag(buffer: memoryview, position: int, end: int) -> tuple[int, int, int
 
 
 def skip_tags(buffer: memoryview, position: int, end: int, number: int, left: int) -> tuple[int, int]:
-    """Pass over tagged fields that nobody here knows; `number` is the first byte of their count. Returns the position
+    """Skip unknown tagged fields; `number` is the first byte of their count. Returns the position
     after them, and what is left of `left`, the number of items that the message may have."""
     if number > 127:
         number, position = longer(buffer, position, number)

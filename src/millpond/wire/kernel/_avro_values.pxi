@@ -10,7 +10,7 @@ for _digits in range(39):
 
 
 cdef inline bint _avro_number(State* state, int64_t* number) noexcept:
-    """A zigzag varint of 64 bits."""
+    """A 64-bit zigzag varint."""
     cdef uint64_t raw = 0
     cdef uint8_t byte
     cdef int shift = 0
@@ -81,7 +81,7 @@ cdef inline int _avro_integer(State* state, Node* node) except -1:
 
 
 cdef int _avro_float(State* state, Node* node, int written) except -1:
-    """In a union of both, the column holds the wider one."""
+    """In a union of both, the column has the wider type."""
     cdef double wide
     cdef float narrow
     cdef Py_ssize_t size = sizeof(double) if written == AVRO_DOUBLE else sizeof(float)
@@ -113,7 +113,7 @@ cdef inline int _avro_bytes(State* state, Node* node, int64_t size) except -1:
 
 
 cdef int _avro_decimal(Node* node, const uint8_t* start, Py_ssize_t size) except -1:
-    """A big-endian number in two's complement. More than 16 bytes are left to others, and so are none."""
+    """A big-endian number in two's complement. Zero and more than 16 bytes are left to the plain reader."""
     cdef uint64_t high, low
     cdef bint negative
     cdef Py_ssize_t index
@@ -133,7 +133,7 @@ cdef int _avro_decimal(Node* node, const uint8_t* start, Py_ssize_t size) except
 
 
 cdef int _avro_blocks(State* state, Node* node) except -1:
-    """A list or a map: blocks with their counts, until one is empty."""
+    """A list or map: counted blocks up to an empty one."""
     cdef int64_t count, size
     cdef Node* child = &state.nodes[node.first]
     cdef Py_ssize_t first = child.rows
@@ -146,7 +146,7 @@ cdef int _avro_blocks(State* state, Node* node) except -1:
             if count == INT64_MIN or not _avro_number(state, &size):
                 return 0
             count = -count
-        # Nothing takes no bytes.
+        # Null takes no bytes.
         if count > state.end - state.at:
             return 0
         for _ in range(count):

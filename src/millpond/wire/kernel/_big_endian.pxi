@@ -1,4 +1,4 @@
-# Part of _fast.pyx and _small.pyx: numbers as the protocol writes them.
+# Part of _fast.pyx and _small.pyx: numbers in the protocol's byte order.
 
 
 cdef int16_t _int16(const uint8_t* at) noexcept:

@@ -1,8 +1,8 @@
-# Part of _columns.pyx and _values.pyx: memory that grows and is handed out. Each says its BLOCK_BYTES_MIN.
+# Part of _columns.pyx and _values.pyx: growing memory blocks that are handed out. Each file defines BLOCK_BYTES_MIN.
 
 
 cdef struct Block:
-    # `wished` is what the block held when it was last handed out: the next one begins as large.
+    # `wished` is the size of the block when it was last handed out; the next one starts at that size.
     uint8_t* start
     Py_ssize_t used
     Py_ssize_t capacity
@@ -11,7 +11,7 @@ cdef struct Block:
 
 @cython.final
 cdef class Memory:
-    """What was gathered in one block, on the C heap, for anyone who understands buffers."""
+    """The content of one block, on the C heap, exposed through the buffer protocol."""
 
     cdef uint8_t* start
     cdef Py_ssize_t size
@@ -40,7 +40,7 @@ cdef int _grow(Block* block, Py_ssize_t size) except -1:
 
 
 cdef object _taken_block(Block* block, Py_ssize_t size):
-    """The first `size` bytes of the block, which begins again."""
+    """Take the first `size` bytes of the block, which starts again empty."""
     cdef Memory memory
     if size == 0:
         return b""
@@ -55,7 +55,7 @@ cdef object _taken_block(Block* block, Py_ssize_t size):
 
 
 cdef int _cover(Block* validity, Py_ssize_t rows) except -1:
-    """Have a bit for each of `rows`; new bits are 1."""
+    """Make room for a bit per row; new bits are 1."""
     cdef Py_ssize_t size = (rows + 7) // 8
     if size > validity.used:
         _reserve(validity, size)

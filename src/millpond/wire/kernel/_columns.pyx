@@ -32,7 +32,7 @@ include "_varints.pxi"
 
 
 cdef struct Column:
-    # Bits of `validity` at and after `rows` are 1, as far as the block was ever used.
+    # Bits of `validity` from `rows` on are 1, as far as the block has been used.
     Block validity
     Block offsets
     Block data
@@ -75,7 +75,7 @@ cdef class ColumnBuilder:
     cdef Block types
 
     def __cinit__(self, bint with_headers=False, column_max=COLUMN_MAX):
-        # Cython begins with zeroed fields: every block is empty.
+        # Cython zeroes all fields, so every block is empty.
         if not 0 <= column_max <= COLUMN_MAX:
             raise ValueError(f"a column of up to {column_max} bytes; Arrow's offsets reach {COLUMN_MAX}")
         self.with_headers = with_headers
@@ -142,7 +142,7 @@ cdef class ColumnBuilder:
     def take(self):
         """See `columns.ColumnBuilder.take`."""
         cdef Py_ssize_t rows = self.row_count
-        # Even no rows have one offset.
+        # Zero rows still have one offset.
         self._reserve_rows(0)
         headers = self._take_headers() if self.with_headers else None
         self.row_count = 0
@@ -272,7 +272,7 @@ cdef object _too_large(Py_ssize_t column_max):
 
 
 cdef inline int _append(Column* column, Field* field, Py_ssize_t column_max) except -1:
-    """One more entry; `_reserve_offsets` has made room for its offset."""
+    """Append an entry; `_reserve_offsets` has already reserved its offset."""
     cdef Block* data = &column.data
     if field.length > 0:
         if field.length > column_max - data.used:
@@ -346,7 +346,7 @@ cdef inline int _read_head(Cursor* cursor, Head* head) except -1:
     if not RECORD_BYTES_MIN - 1 <= length <= cursor.size - cursor.at:
         raise MalformedMessage(f"a record of {length} bytes in {cursor.size - cursor.at}")
     head.end = cursor.at + length
-    # The byte of record attributes has no meaning yet; the length check above has shown that it is there.
+    # The attributes byte of a record is unused; the length check above ensures that it exists.
     cursor.at += 1
     head.timestamp_delta = _varlong(cursor)
     offset_delta = _varint(cursor)

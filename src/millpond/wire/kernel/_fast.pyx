@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Walks over batches and records, compiled: the twin of `plain`, with the same answers and refusals.
+"""Scans of batches and records, compiled: the twin of `plain`, with the same results and errors.
 
-Every read goes through `_varint`, `_varlong` or a length that was compared with the bytes left; nothing else
-touches the pointer.
+Every read goes through `_varint`, `_varlong` or a length that has been checked against the remaining bytes; nothing
+else moves the pointer.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -117,7 +117,7 @@ def note_keys(payload, int64_t count, int64_t base_offset, dict offsets, digest)
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     try:
         _check_base(base_offset)
-        # A batch that cannot be read to its end tells nothing.
+        # A batch that cannot be read to its end yields nothing.
         _count_keyless(_opened(&view, count), count)
         _note_keys(_opened(&view, count), count, base_offset, offsets, digest)
     finally:
@@ -389,7 +389,7 @@ cdef int _note_keys(Cursor cursor, int64_t count, int64_t base_offset, dict offs
         cursor.at = head.end
         walked += 1
         if walked % WALKED_AT_ONCE == 0:
-            # Others who want the interpreter have their turn.
+            # Let other threads have the interpreter.
             with nogil:
                 pass
     return 0
@@ -466,7 +466,7 @@ cdef tuple _flagged_records(Cursor cursor, int64_t count, list flags):
 
 
 cdef inline int32_t _value_bytes(Cursor* cursor, Head* head) except? -2:
-    """How long the value is whose length comes next; -1 for none."""
+    """The length of the next value; -1 for null."""
     cdef int32_t length = _varint(cursor)
     if length < -1 or max(length, 0) >= head.end - cursor.at:
         raise MalformedMessage(f"a value of {length} bytes in {head.end - cursor.at}")
@@ -516,7 +516,7 @@ cdef int _read_head(Cursor* cursor, Head* head) except -1:
     if not RECORD_BYTES_MIN - 1 <= length <= cursor.size - cursor.at:
         raise MalformedMessage(f"a record of {length} bytes in {cursor.size - cursor.at}")
     head.end = cursor.at + length
-    # The byte of record attributes has no meaning yet; the length check above has shown that it is there.
+    # The attributes byte of a record is unused; the length check above ensures that it exists.
     cursor.at += 1
     head.timestamp_delta = _varlong(cursor)
     head.after_timestamp = cursor.at
@@ -551,17 +551,17 @@ cdef tuple _headers(Cursor* cursor, Py_ssize_t end, int32_t count):
         if not 0 <= length <= end - at:
             raise MalformedMessage(f"a header name of {length} bytes in {end - at}")
         cursor.at = at + length
-        # Any client may write any bytes: what cannot be read of a name must not cost the reader the whole batch.
+        # Clients may write any bytes: an undecodable name must not make the whole batch unreadable.
         name = PyUnicode_DecodeUTF8(<const char*>cursor.start + at, length, b"replace")
         found.append((name, _nullable(cursor, end)))
     return tuple(found)
 
 
-# Produce: a request for one partition, and its reply.
+# Produce: a request for one partition, and its response.
 
 cdef enum:
     SHORT_BYTES_MAX = 2097152
-    # Up to so many bytes a table is quicker than to call the processor's own instruction through Python.
+    # Up to this size, a table is faster than calling the processor's CRC instruction through Python.
     TABLE_BYTES_MAX = 512
     FLEXIBLE_FROM = 9
     TOPIC_IDS_FROM = 13
@@ -604,7 +604,7 @@ _fill_table()
 
 
 cdef uint32_t _crc_by_table(const uint8_t* at, Py_ssize_t length) noexcept:
-    """CRC-32C, eight bytes a step."""
+    """CRC-32C, eight bytes per step."""
     cdef uint32_t crc = 0xFFFFFFFF
     while length >= 8:
         crc ^= <uint32_t>at[0] | <uint32_t>at[1] << 8 | <uint32_t>at[2] << 16 | <uint32_t>at[3] << 24
@@ -630,7 +630,7 @@ cdef uint32_t _crc_by_table(const uint8_t* at, Py_ssize_t length) noexcept:
 cdef bint _read_single(
     const uint8_t* frame, Py_ssize_t position, Py_ssize_t end, int version, Single* single
 ) noexcept:
-    """Whether the body from `position` on is for one partition; then `single` says where its parts lie."""
+    """Whether the body from `position` on is for one partition; if so, `single` has the positions of its parts."""
     if position > end:
         return False
     if version < FLEXIBLE_FROM:
@@ -728,6 +728,10 @@ cdef class ShortProduce:
         _put_int64(<uint8_t*>view.buf, offset)
         _put_int32(<uint8_t*>view.buf + 12, leader_epoch)
         PyBuffer_Release(&view)
+
+    def release(self):
+        """See `produce.ShortProduce.release`."""
+        self.records = None
 
     def reply(self, int64_t offset, int64_t append_time_ms, int64_t start_offset):
         """See `produce.ShortProduce.reply`."""

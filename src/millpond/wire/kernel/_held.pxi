@@ -3,7 +3,7 @@
 
 @cython.final
 cdef class Held:
-    """A buffer that stays where it is as long as this lives."""
+    """A buffer that stays in place as long as this object exists."""
 
     cdef Py_buffer view
 

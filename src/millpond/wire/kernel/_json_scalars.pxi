@@ -1,13 +1,13 @@
-# Part of _values.pyx: what a text or a number of JSON is in its column.
+# Part of _values.pyx: JSON texts and numbers as column values.
 
 cdef extern from "Python.h":
     double PyOS_string_to_double(const char* text, char** end, void* overflow) except? -1.0
 
 cdef enum:
-    # A longer number may be one that Python will not read.
+    # Python may refuse to read a longer number.
     NUMBER_CHARACTERS_MAX = 300
     EXPONENT_DIGITS_MAX = 4
-    # So many digits always fit into 64 bits without a sign.
+    # This many digits always fit into 64 unsigned bits.
     DIGITS_MAX = 19
     DECIMAL_CHARACTERS_MAX = 100
     FRACTION_DIGITS_PLAIN = 6
@@ -29,7 +29,7 @@ cdef uint64_t[FIVES] FIVES_LOW
 
 
 def _five(exponent):
-    """The first 128 bits of five to that power, cut off; rounded up where the power is negative."""
+    """The first 128 bits of five to that power: truncated, or rounded up if the power is negative."""
     five = 5 ** abs(exponent)
     if exponent >= 0:
         return five << 128 >> five.bit_length()
@@ -172,7 +172,7 @@ cdef int _append_epoch(Node* node, Number* number) except -1:
     cdef uint64_t factor
     cdef int64_t result
     cdef Py_ssize_t index
-    # Of so many digits, nothing is rounded there.
+    # Numbers with this many digits are not rounded there.
     if number.fraction_digits:
         if number.digits >= DIGITS_MAX:
             return 0
@@ -210,7 +210,7 @@ cdef int _append_double(Node* node, Number* number) except -1:
     cdef float narrow
     if not _double_of(number, &value) and not _double_slowly(&number.text, &value):
         return 0
-    # Written as a whole number, zero has no sign.
+    # Zero written as an integer has no sign.
     if number.negative and (value != 0 or number.fraction_digits or number.has_exponent):
         value = -value
     if value - value != 0:
@@ -226,12 +226,12 @@ cdef int _append_double(Node* node, Number* number) except -1:
 
 
 cdef inline bint _double_of(Number* number, double* value) noexcept:
-    """The nearest double to the number without its sign, where that can be told quickly."""
+    """The double nearest to the absolute number, if it can be found quickly."""
     cdef Py_ssize_t exponent = number.exponent - number.fraction_digits
     if number.digits > DIGITS_MAX:
         return False
     if number.mantissa <= DOUBLE_EXACT_MAX and -22 <= exponent <= 22:
-        # Both are exact, so what comes of them is rounded once.
+        # Both are exact, so the result is rounded only once.
         value[0] = <double>number.mantissa
         if exponent < 0:
             value[0] /= TENS[-exponent]
@@ -266,7 +266,7 @@ cdef bint _double_by_product(uint64_t mantissa, int exponent, double* value) noe
     power = ((217706 * exponent) >> 16) + 63 + upper - shift + 1023
     if not 0 < power < 0x7FE:
         return False
-    # Right between two, if nothing was cut off: to the even one.
+    # Halfway between two, if nothing was truncated: round to even.
     if low <= 1 and -4 <= exponent <= 23 and mantissa & 3 == 1 and mantissa << (upper + 9) == high:
         mantissa &= ~<uint64_t>1
     mantissa = (mantissa + (mantissa & 1)) >> 1
@@ -279,7 +279,7 @@ cdef bint _double_by_product(uint64_t mantissa, int exponent, double* value) noe
 
 
 cdef int _double_slowly(Text* text, double* value) except -1:
-    """As Python does, without the sign."""
+    """As in Python, without the sign."""
     cdef char[NUMBER_CHARACTERS_MAX + 1] copy
     cdef Py_ssize_t sign = text.start[0] == c"-"
     memcpy(copy, text.start + sign, text.size - sign)
@@ -309,7 +309,7 @@ cdef int _json_not_finite(State* state, Node* node) except -1:
 
 
 cdef int _json_from_text(State* state, Node* node) except -1:
-    """From behind the quote on."""
+    """Starts after the quote."""
     cdef int kind = node.kind
     cdef Text text
     cdef bint escaped
@@ -381,7 +381,7 @@ cdef inline void _add_digit(uint64_t* high, uint64_t* low, uint64_t digit) noexc
 
 
 cdef int _append_base64(Node* node, Text* text) except -1:
-    """As it is written by everybody: without bits that are lost."""
+    """In canonical form: without stray bits."""
     cdef uint32_t bits = 0
     cdef Py_ssize_t index, size
     cdef int place, digit, padding
@@ -432,7 +432,7 @@ cdef inline int _base64_digit(uint8_t character) noexcept:
 
 
 cdef int _append_time(Node* node, Text* text) except -1:
-    """As json_rows.iso_microseconds, or a date alone. Hours and minutes as they are everywhere; 24 and 60 are not."""
+    """Like json_rows.iso_microseconds, or a date alone. Hour 24 and minute 60 are invalid."""
     cdef const uint8_t* at = text.start
     cdef const uint8_t* end = at + text.size
     cdef int64_t days
@@ -448,7 +448,7 @@ cdef int _append_time(Node* node, Text* text) except -1:
 
 
 cdef inline unsigned int _pair(const uint8_t* at, const uint8_t* end) noexcept:
-    """Two digits; a large number where there are none."""
+    """Two digits; a large number if they are not digits."""
     cdef unsigned int first, second
     if end - at < 2:
         return NO_PAIR
@@ -458,7 +458,7 @@ cdef inline unsigned int _pair(const uint8_t* at, const uint8_t* end) noexcept:
 
 
 cdef bint _days(const uint8_t* at, const uint8_t* end, int64_t* days) noexcept:
-    """Since 1970, of a date such as 2030-12-31."""
+    """Days since 1970 of a date such as 2030-12-31."""
     cdef unsigned int century, year, month, day
     cdef int64_t before
     cdef bint is_leap
@@ -483,7 +483,7 @@ cdef bint _days(const uint8_t* at, const uint8_t* end, int64_t* days) noexcept:
 
 
 cdef bint _clock(const uint8_t* at, const uint8_t* end, int64_t* clock) noexcept:
-    """The microseconds of what follows a date, less those of its zone."""
+    """The microseconds of the time after a date, minus its zone offset."""
     cdef unsigned int hour
     cdef unsigned int minute = 0
     cdef unsigned int second = 0

@@ -1,8 +1,8 @@
-# Part of _values.pyx: values of JSON, as Python's reader and json_rows take them. Refused is what is rare or not the
-# same for all: a name that is there twice or is written with escapes, what is nested deep, numbers without end.
+# Part of _values.pyx: JSON values, as Python's reader and json_rows read them. Rare or ambiguous input is refused:
+# repeated names, names with escapes, deep nesting, endless numbers.
 
 cdef inline void _pass_space(State* state) noexcept:
-    """Most often there is none, or one."""
+    """Usually there is none, or one."""
     if state.at < state.end and state.at[0] == c" ":
         state.at += 1
     if state.at < state.end and state.at[0] <= c" ":
@@ -41,11 +41,11 @@ cdef int _json_document(State* state) except -1:
 
 
 cdef int _json_struct(State* state, Node* node) except -1:
-    """From behind the brace on."""
+    """Starts after the brace."""
     cdef Py_ssize_t row = node.rows
     cdef Node* children = state.nodes + node.first
     cdef Node* child = children
-    # Most often the next field is the one after the last.
+    # Usually the next field is the one after the last.
     cdef Node* expected = children
     cdef Node* behind = children + node.count
     cdef Text name
@@ -70,7 +70,7 @@ cdef int _json_struct(State* state, Node* node) except -1:
                 if not _json_skip(state, 0):
                     return 0
             else:
-                # A child has one entry more than its struct as soon as it was read.
+                # Once read, a child has one more entry than its struct.
                 if child.rows != row or not _json_value(state, child):
                     return 0
                 expected = child + 1
@@ -89,7 +89,7 @@ cdef int _json_struct(State* state, Node* node) except -1:
 
 
 cdef int _without(State* state, Node* child, Node* behind, Py_ssize_t row) except -1:
-    """What was not there is null, if it may be."""
+    """Missing fields become null, if they are nullable."""
     while child < behind:
         if child.rows == row:
             if child.required:
@@ -100,7 +100,7 @@ cdef int _without(State* state, Node* child, Node* behind, Py_ssize_t row) excep
 
 
 cdef inline bint _pass_key(State* state, Node* node) noexcept:
-    """From behind the quote on."""
+    """Starts after the quote."""
     cdef uint64_t head
     cdef Py_ssize_t size = node.key.size
     if state.end - state.at < 8 or state.end - state.at < size or not size:
@@ -150,7 +150,7 @@ cdef int _json_value(State* state, Node* node) except -1:
 
 
 cdef int _json_list(State* state, Node* node) except -1:
-    """From behind the bracket on."""
+    """Starts after the bracket."""
     cdef Node* child = state.nodes + node.first
     _pass_space(state)
     if not _pass(state, c"]"):
@@ -169,7 +169,7 @@ cdef int _json_list(State* state, Node* node) except -1:
 
 
 cdef int _json_map(State* state, Node* node) except -1:
-    """From behind the brace on."""
+    """Starts after the brace."""
     cdef Node* key = state.nodes + node.first
     cdef Py_ssize_t first = key.rows
     _pass_space(state)
@@ -205,7 +205,7 @@ cdef int _json_boolean(State* state, Node* node, bint value) except -1:
 
 
 cdef int _json_skip(State* state, int depth) except -1:
-    """A value that nobody asked for. It must be one all the same."""
+    """A value that was not requested. It must be valid all the same."""
     cdef uint8_t character
     cdef uint8_t end
     cdef Text text
@@ -257,7 +257,7 @@ cdef int _json_skip(State* state, int depth) except -1:
 
 
 cdef inline bint _json_text(State* state, Text* text, bint* escaped) noexcept:
-    """From behind the quote on, to behind the one that ends it. Whether its escapes are any is not looked at."""
+    """From after the quote to after the closing one. Escapes are not checked."""
     cdef const uint8_t* at = state.at
     cdef const uint8_t* end = state.end
     text.start = at
@@ -295,7 +295,7 @@ cdef inline bint _has_special(const uint8_t* at) noexcept:
 
 
 cdef int _json_string(State* state, Node* node) except -1:
-    """A text into a column of texts."""
+    """Append a text to a column of texts."""
     cdef Text text
     cdef bint escaped
     cdef Py_ssize_t size
@@ -304,13 +304,13 @@ cdef int _json_string(State* state, Node* node) except -1:
     if not escaped:
         if text.size > 16 or state.end - text.start < 16 or node.data.used > INT32_MAX - 16:
             return _append_text(node, text.start, text.size)
-        # A copy of a size that is known is a few instructions; what is too much is written over by the next.
+        # A copy of constant size takes a few instructions; the next one overwrites the excess.
         _reserve(&node.data, node.data.used + 16)
         memcpy(node.data.start + node.data.used, text.start, 16)
         node.data.used += text.size
         _end_text(node)
         return 1
-    # Nothing is longer than its escape.
+    # No character is longer than its escape.
     if text.size > INT32_MAX - node.data.used:
         return 0
     _reserve(&node.data, node.data.used + text.size)
@@ -323,7 +323,7 @@ cdef int _json_string(State* state, Node* node) except -1:
 
 
 cdef Py_ssize_t _unescaped(Text* text, uint8_t* out, bint whole) noexcept:
-    """Written to `out` unless that is NULL; how many bytes, or -1. With `whole`, not for half of a surrogate pair."""
+    """Write to `out` unless it is NULL; returns the size, or -1. With `whole`, also -1 for half a surrogate pair."""
     cdef const uint8_t* at = text.start
     cdef const uint8_t* end = at + text.size
     cdef Py_ssize_t size = 0

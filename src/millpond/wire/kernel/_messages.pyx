@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Messages of what a client library has read, compiled: the twin of `messages`, with the same answers."""
+"""A client library's raw messages into message objects, compiled: the twin of `messages`, with the same results."""
 
 from cpython.object cimport PyObject, PyTypeObject
 
@@ -22,7 +22,7 @@ cdef object _headers(object headers_of, object raw):
     """See `messages.read_headers`."""
     try:
         found = headers_of(raw)
-        # confluent-kafka returns a list and leaves an exception behind when a name is not UTF-8.
+        # If a name is not UTF-8, confluent-kafka returns a list and leaves an exception set.
         _raise_pending()
     except (UnicodeDecodeError, SystemError) as fault:
         return repaired_headers(raw, fault)
@@ -41,15 +41,15 @@ def read_messages(list raws, type kind, list into):
     topic_slot, partition_slot, offset_slot, timestamp_slot, key_slot, value_slot, headers_slot = [
         kind.__dict__[name] for name in SLOTS
     ]
-    # A frozen class refuses in its __setattr__; its slots do not. They all are of one type.
+    # A frozen class refuses assignments in __setattr__, but its slots do not. All slots have the same type.
     cdef object slot_kind = type(topic_slot)
     cdef Put put = <Put>PyType_GetSlot(<PyTypeObject*>slot_kind, Py_tp_descr_set)
     for index in range(len(raws)):
         raw = raws[index]
-        # Freed one by one: as many objects as were there before, so that the garbage collector has no cause to look.
+        # Freed one by one: the number of objects stays constant, so the garbage collector is not triggered.
         raws[index] = None
         if type(raw) is not raw_kind:
-            # To look up eight methods takes longer than to call them.
+            # Looking up eight methods takes longer than calling them.
             raw_kind = type(raw)
             error_of, topic_of, partition_of = raw_kind.error, raw_kind.topic, raw_kind.partition
             offset_of, timestamp_of, key_of = raw_kind.offset, raw_kind.timestamp, raw_kind.key

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Rows of columns into records, compiled: the twin of `rows`, with the same answers and refusals.
+"""Rows of columns into records, compiled: the twin of `rows`, with the same results and errors.
 
 A column is opened once: its buffers are held and seen to be long enough for the rows. Every offset is compared with
 the bytes that are there before it is followed. What is written was measured first.
@@ -25,7 +25,7 @@ include "_held.pxi"
 
 
 cdef struct Spans:
-    # An array from its entry `start` on, whose offsets cut something of `size` into spans.
+    # An array from its entry `start` on, whose offsets divide `size` bytes or entries into spans.
     bint there
     const uint8_t* offsets
     const uint8_t* validity
@@ -41,7 +41,7 @@ cdef struct Field:
 
 
 cdef struct Record:
-    # `length` is that of all that follows the length itself.
+    # `length` counts everything after the length itself.
     int64_t length
     int64_t timestamp_delta
     int64_t offset_delta
@@ -52,7 +52,7 @@ cdef struct Record:
 
 @cython.final
 cdef class Table:
-    """The columns of `RowColumns`, checked to be as long as they must."""
+    """The columns of `RowColumns`, with their lengths checked."""
 
     cdef list held
     cdef Py_ssize_t count
@@ -65,7 +65,7 @@ cdef class Table:
     cdef int64_t timestamp_ms
 
     def __cinit__(self, Py_ssize_t count, int64_t timestamp_ms=0):
-        # Cython begins with zeroed fields: no column is there yet.
+        # Cython zeroes all fields, so no column is set yet.
         self.held = []
         self.count = count
         self.timestamp_ms = timestamp_ms
@@ -80,7 +80,7 @@ cdef class Table:
         if headers is not None:
             self.open_spans(&self.lists, headers, self.count)
             if self.count:
-                # How many structs there are is known by the last offset alone.
+                # Only the last offset tells how many structs there are.
                 structs = max(_int32(self.lists.offsets, self.lists.start + self.count), 0)
             self.lists.size = structs
             self.open_binary(&self.names, headers.names, structs)
@@ -131,7 +131,7 @@ cdef class Table:
         return timestamp
 
     cdef const uint8_t* bytes_of(self, buffer, Py_ssize_t* size) except? NULL:
-        """What Arrow leaves out when it is empty is empty."""
+        """Arrow omits empty buffers."""
         cdef Held held = Held(b"" if buffer is None else buffer)
         self.held.append(held)
         size[0] = held.view.len
@@ -265,7 +265,7 @@ cdef uint8_t* _write_headers(uint8_t* out, Table table, Field* headers) except N
 
 
 cdef inline int _read(Spans* spans, Py_ssize_t row, Field* field) except -1:
-    """Where the row's span begins and how long it is. The row is within what the column was opened for."""
+    """The start and length of the row's span. The row is within the range for which the column was opened."""
     cdef Py_ssize_t entry = spans.start + row
     cdef int32_t begin, end
     if not spans.there or not _has(spans.validity, entry):
@@ -318,7 +318,7 @@ cdef inline uint8_t* _write_varint(uint8_t* out, int64_t value) noexcept:
 
 
 cdef inline bint _too_far(int64_t timestamp, int64_t base) noexcept:
-    """Whether their difference is beyond 64 bits."""
+    """Whether the difference overflows 64 bits."""
     if base < 0:
         return timestamp > INT64_MAX + base
     return timestamp < INT64_MIN + base
@@ -329,7 +329,7 @@ cdef inline bint _has(const uint8_t* validity, Py_ssize_t entry) noexcept:
 
 
 cdef inline int32_t _int32(const uint8_t* numbers, Py_ssize_t entry) noexcept:
-    """In the machine's own order, aligned or not."""
+    """In native byte order, aligned or not."""
     cdef int32_t number
     memcpy(&number, numbers + entry * sizeof(int32_t), sizeof(int32_t))
     return number

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Small requests of consumers and members, compiled: the twin of `fetch` and `group_requests`, with the same answers.
+"""Small requests of consumers and members, compiled; `fetch` and `group_requests` declare them.
 
 Every read comes after a comparison with the bytes left.
 """
@@ -66,7 +66,7 @@ cdef Py_ssize_t _unsigned_bytes(uint64_t value) noexcept:
 
 
 cdef Py_ssize_t _after_header(const uint8_t* data, Py_ssize_t end, bint is_flexible) noexcept:
-    """Where the body of a request begins whose header has no tags and a plain client id; -1 for others."""
+    """The position of the body of a request whose header has no tags and an ASCII client id; -1 for others."""
     cdef Py_ssize_t client = _int16(data + 8)
     cdef Py_ssize_t at = HEADER_BYTES
     if client < -1 or client > end - HEADER_BYTES:
@@ -203,7 +203,7 @@ cdef object _short_fetch(const uint8_t* data, Py_ssize_t end):
             if length < 0 or length >= 127:
                 return None
         topic = at
-        # The count of partitions, one of them, its tags and those of the topic.
+        # The partition count, one partition, its tags and the topic's tags.
         if end - at < length + 1 + 32 + 2 or data[at + length] != 2:
             return None
         partition = data + at + length + 1
@@ -235,7 +235,7 @@ cdef object _short_fetch(const uint8_t* data, Py_ssize_t end):
     memcpy(key + length, partition, 4)
     short.leader_epoch = _int32(partition + 4)
     short.fetch_offset = _int64(partition + 8)
-    # Epoch of the last record read and the start of a follower's log stand between; consumers have neither.
+    # In between: the epoch of the last record read and a follower's log start offset, which consumers do not send.
     short.bytes_max = _int32(partition + 28)
     return short
 
@@ -243,7 +243,7 @@ cdef object _short_fetch(const uint8_t* data, Py_ssize_t end):
 # Groups.
 
 cdef Py_ssize_t _string(Cursor* cursor, const uint8_t** begin) noexcept:
-    """Where the next string begins, and its length; -1 for none. What is long, cut off or not plain is unusual."""
+    """The position and length of the next string; -1 for null. Long, truncated and non-ASCII strings are unusual."""
     cdef Py_ssize_t length, at
     begin[0] = cursor.data
     if cursor.is_unusual:
@@ -277,7 +277,7 @@ cdef Py_ssize_t _string(Cursor* cursor, const uint8_t** begin) noexcept:
 
 
 cdef object _text(Cursor* cursor):
-    """The next string; None where there is none, which is unusual."""
+    """The next string; None if it is null, which is unusual."""
     cdef const uint8_t* begin
     cdef Py_ssize_t length = _string(cursor, &begin)
     if length < 0:
@@ -301,7 +301,7 @@ cdef int32_t _next_int32(Cursor* cursor) noexcept:
 
 
 cdef bint _has_one(Cursor* cursor) noexcept:
-    """Whether the list that comes next has one item."""
+    """Whether the next list has one item."""
     if cursor.is_flexible:
         cursor.at += 1
         return cursor.at <= cursor.end and cursor.data[cursor.at - 1] == 2
@@ -309,7 +309,7 @@ cdef bint _has_one(Cursor* cursor) noexcept:
 
 
 cdef bint _is_over(Cursor* cursor, int tags) noexcept:
-    """Whether nothing is left but that so many structures have no tags."""
+    """Whether only the empty tags of this many structures are left."""
     cdef int number
     if cursor.is_unusual:
         return False
@@ -324,7 +324,7 @@ cdef bint _is_over(Cursor* cursor, int tags) noexcept:
 
 
 cdef bint _open(Cursor* cursor, const uint8_t* data, Py_ssize_t end, int key, int oldest, int newest, int flexible):
-    """Read the header of a request of this API; whether it is one."""
+    """Read the request header; false if the request is for another API."""
     cdef int version
     if end < HEADER_BYTES or end > SMALL_BYTES_MAX or _int16(data) != key:
         return False
@@ -500,7 +500,7 @@ cdef object _short_consumer_heartbeat(const uint8_t* data, Py_ssize_t end):
     short.group_id = _text(&cursor)
     short.member_id = _text(&cursor)
     short.epoch = _next_int32(&cursor)
-    # No instance id, no rack, no timeout, no names of topics.
+    # No instance id, no rack, no timeout, no topic names.
     if cursor.is_unusual or cursor.end - cursor.at < 7:
         return None
     for number in range(7):

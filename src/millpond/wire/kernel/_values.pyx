@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""Values of records into columns, compiled; see `values` for what goes in and comes out.
+"""Values of records into columns, compiled; `values` describes input and output.
 
 A value is taken whole or refused whole: what a refused one has left in the columns is cut off again, and its row is
 null. Functions that read say 1 for taken and 0 for refused. Every read is within `State.end`; every write goes to
@@ -117,7 +117,7 @@ cdef class ValueReader:
 
     cdef bint avro
     cdef Py_ssize_t skipped
-    # While Python's objects are made of the columns, another thread may get its turn.
+    # While Python objects are created from the columns, another thread may run.
     cdef object lock
     cdef list texts
     cdef int node_count
@@ -244,7 +244,7 @@ cdef class ValueReader:
         return _avro_value(state, state.nodes) and state.at == state.end
 
     cdef int _begin(self) except -1:
-        """Also after a call that was broken off."""
+        """Also after a call that failed."""
         cdef int index
         cdef Node* node
         for index in range(self.node_count):
@@ -276,7 +276,7 @@ cdef class ValueReader:
 
 
 def _laid_out(shape):
-    """The shape and all inside, the children of each side by side; and where those begin."""
+    """The shape and everything in it, with the children of each side by side; and the positions of the children."""
     shapes, firsts = [shape], []
     for each in shapes:
         firsts.append(len(shapes))
@@ -309,7 +309,7 @@ cdef int _append_null(Node* nodes, Node* node) except -1:
 
 
 cdef inline uint8_t* _room(Node* node) except NULL:
-    """Where the next entry of a column of numbers goes; it counts from now on."""
+    """Append an entry to a column of numbers; returns its position."""
     cdef Py_ssize_t at = node.rows * node.width
     _reserve(&node.data, at + node.width)
     node.rows += 1
@@ -339,7 +339,7 @@ cdef inline int _append_text(Node* node, const uint8_t* start, Py_ssize_t size) 
 
 
 cdef inline int _end_text(Node* node) except -1:
-    """What was added to the data is one entry."""
+    """Close an entry: the data added since the last one."""
     node.rows += 1
     _reserve(&node.offsets, (node.rows + 1) * sizeof(int32_t))
     (<int32_t*>node.offsets.start)[node.rows] = <int32_t>node.data.used
@@ -347,7 +347,7 @@ cdef inline int _end_text(Node* node) except -1:
 
 
 cdef inline int _end_list(Node* nodes, Node* node) except -1:
-    """What was added to the children is one entry. Each has taken a byte or more, so 32 bits can count them."""
+    """Close an entry: the children added since the last one. Each took at least a byte, so 32 bits can count them."""
     node.rows += 1
     _reserve(&node.offsets, (node.rows + 1) * sizeof(int32_t))
     (<int32_t*>node.offsets.start)[node.rows] = <int32_t>nodes[node.first].rows
@@ -373,7 +373,7 @@ cdef inline int _append_integer(Node* node, int64_t value) except -1:
 
 
 cdef int _append_wide(Node* node, uint64_t high, uint64_t low, bint negative) except -1:
-    """A number of 128 bits."""
+    """A 128-bit number."""
     cdef uint64_t* out = <uint64_t*>_room(node)
     if negative:
         low = ~low + 1
@@ -384,7 +384,7 @@ cdef int _append_wide(Node* node, uint64_t high, uint64_t low, bint negative) ex
 
 
 cdef int _cut(Node* nodes, Node* node, Py_ssize_t rows) except -1:
-    """Back to so many rows, also where some of the columns inside have one more."""
+    """Truncate to this many rows; some of the inner columns may have one more."""
     cdef Py_ssize_t row, inside = rows
     cdef int index
     for row in range(rows, node.rows):
@@ -406,7 +406,7 @@ cdef inline bint _is_valid(Node* node, Py_ssize_t row) noexcept:
 
 
 cdef bint _is_new_key(Node* node, Py_ssize_t first) noexcept:
-    """Whether the last of the keys from `first` on is none of those before; a map of too many is not looked at."""
+    """Whether the last of the keys from `first` on is new. Maps with too many keys are not checked."""
     cdef const int32_t* ends = <const int32_t*>node.offsets.start
     cdef Py_ssize_t last = node.rows - 1
     cdef int32_t size = ends[last + 1] - ends[last]
@@ -421,7 +421,7 @@ cdef bint _is_new_key(Node* node, Py_ssize_t first) noexcept:
 
 
 cdef inline void _multiply(uint64_t left, uint64_t right, uint64_t* high, uint64_t* low) noexcept:
-    """The product in 128 bits."""
+    """The 128-bit product."""
     cdef uint64_t low_low = (left & 0xFFFFFFFF) * (right & 0xFFFFFFFF)
     cdef uint64_t low_high = (left & 0xFFFFFFFF) * (right >> 32)
     cdef uint64_t high_low = (left >> 32) * (right & 0xFFFFFFFF)

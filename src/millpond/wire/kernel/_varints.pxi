@@ -1,4 +1,4 @@
-# Part of _columns.pyx and _fast.pyx: numbers as records have them, and never beyond the bytes that are there.
+# Part of _columns.pyx and _fast.pyx: varints of records, never read beyond the end.
 
 cdef enum:
     VARINT_BYTES_MAX = 5
@@ -12,7 +12,7 @@ cdef struct Cursor:
 
 
 cdef inline int32_t _varint(Cursor* cursor) except? -2147483648:
-    """A zigzag varint of 32 bits."""
+    """A 32-bit zigzag varint."""
     cdef uint64_t raw
     if cursor.at < cursor.size and cursor.start[cursor.at] < 0x80:
         raw = cursor.start[cursor.at]
@@ -25,7 +25,7 @@ cdef inline int32_t _varint(Cursor* cursor) except? -2147483648:
 
 
 cdef inline int64_t _varlong(Cursor* cursor) except? -9223372036854775807:
-    """A zigzag varint of 64 bits."""
+    """A 64-bit zigzag varint."""
     cdef uint64_t raw = _raw_varint(cursor, VARLONG_BYTES_MAX)
     return <int64_t>((raw >> 1) ^ (0 - (raw & 1)))
 

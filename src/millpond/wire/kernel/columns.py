@@ -96,20 +96,20 @@ class ColumnBuilder:
         `append_time` is the timestamp of all of them, if given. Every record is checked, in the range or not.
         """
         records = decode_records(payload, count, base_offset, base_timestamp, append_time)
-        wanted = [fields for fields in records if first <= fields[0] < end]
-        for fields in wanted:
+        selected = [fields for fields in records if first <= fields[0] < end]
+        for fields in selected:
             if not -_INT64_MAX <= fields[1] * MICROSECONDS_PER_MS <= _INT64_MAX:
                 raise MalformedMessage("a record's timestamp in microseconds is beyond 64 bits")
-        sizes = [sum(pair) for pair in zip(self._sizes, self._sizes_of(wanted), strict=True)]
-        rows = len(self._fields) + len(wanted)
-        headers = self._header_count + sum(len(fields[4]) for fields in wanted) * self._with_headers
+        sizes = [sum(pair) for pair in zip(self._sizes, self._sizes_of(selected), strict=True)]
+        rows = len(self._fields) + len(selected)
+        headers = self._header_count + sum(len(fields[4]) for fields in selected) * self._with_headers
         if max(*sizes, headers, rows) > self._column_max:
             raise OverflowError(f"a column would grow beyond {self._column_max} bytes: take() what is there first")
-        self._fields += wanted
-        self._types.extend([append_time is not None] * len(wanted))
+        self._fields += selected
+        self._types.extend([append_time is not None] * len(selected))
         self._sizes = sizes
         self._header_count = headers
-        return len(wanted)
+        return len(selected)
 
     def take(self) -> Columns:
         """The collected columns; resets the builder."""
@@ -127,12 +127,12 @@ class ColumnBuilder:
             headers=_lists([each[4] for each in fields]) if self._with_headers else None,
         )
 
-    def _sizes_of(self, wanted: list[RecordFields]) -> tuple[int, int, int, int]:
+    def _sizes_of(self, records: list[RecordFields]) -> tuple[int, int, int, int]:
         """The bytes of keys, values, header names and header values."""
-        headers = [pair for fields in wanted for pair in fields[4]] if self._with_headers else []
+        headers = [pair for fields in records for pair in fields[4]] if self._with_headers else []
         return (
-            sum(len(fields[2] or b"") for fields in wanted),
-            sum(len(fields[3] or b"") for fields in wanted),
+            sum(len(fields[2] or b"") for fields in records),
+            sum(len(fields[3] or b"") for fields in records),
             sum(len(name.encode()) for name, _ in headers),
             sum(len(value or b"") for _, value in headers),
         )

@@ -73,10 +73,10 @@ _headers_of = methodcaller("headers")
 def read_headers(raw: Any) -> Headers:
     """The headers of a raw message, whatever bytes their names are."""
     try:
-        found = _headers_of(raw)
+        headers = _headers_of(raw)
     except (UnicodeDecodeError, SystemError) as fault:
         return repaired_headers(raw, fault)
-    return tuple(found) if found else ()
+    return tuple(headers) if headers else ()
 
 
 def repaired_headers(raw: Any, fault: UnicodeDecodeError | SystemError) -> Headers:

@@ -264,8 +264,8 @@ def flag_latest(
     for delta, key, has_value, _ in record_keys(payload, count):
         is_latest = False
         if key is not None:
-            known = key if len(key) < SHORT_KEY_BYTES else digest(key)
-            is_latest = offsets.get(known, -1) <= base_offset + delta
+            short_key = key if len(key) < SHORT_KEY_BYTES else digest(key)
+            is_latest = offsets.get(short_key, -1) <= base_offset + delta
         flags.append(is_latest)
         has_tombstone = has_tombstone or (is_latest and not has_value)
     return flags, has_tombstone

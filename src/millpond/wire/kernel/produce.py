@@ -35,6 +35,9 @@ class ShortProduce(Protocol):
     def stamp(self, offset: int, leader_epoch: int) -> None:
         """Write the base offset and the leader epoch into the batch."""
 
+    def release(self) -> None:
+        """Let go of the frame, whose memory the next one reuses; `records` is gone."""
+
     def reply(self, offset: int, append_time_ms: int, start_offset: int) -> bytes:
         """The whole response frame, without an error."""
         ...
