@@ -31,6 +31,6 @@ def check_own_rights(settings: Settings) -> None:
             named_by = INTER_BROKER_LISTENER if listener.is_preferred else CONTROLLER_LISTENERS
             raise Misconfigured(
                 f"authorization is on, but the listener of the nodes, {listener.name}, requires no authentication: "
-                f"choose one that does ({named_by.name}), or, if nobody else can reach it, add {ANONYMOUS} to "
+                f"choose one that does ({named_by.name}), or, if no one else can reach it, add {ANONYMOUS} to "
                 f"{SUPER_USERS.name}"
             )

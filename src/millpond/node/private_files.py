@@ -1,4 +1,4 @@
-"""Files that only their owner can read, and folders that nobody else can change.
+"""Files that only their owner can read, and folders that no other user can change.
 
 Files are written beside their place and renamed: a reader sees the old or the new content, and at no moment could
 somebody else have opened them.
@@ -74,7 +74,7 @@ def write_private(path: Path, data: bytes, mode: int = FILE_MODE) -> None:
 
 
 def who_else_writes(path: Path) -> str | None:
-    """Who else could change what is in this folder, as a part of a sentence; None if nobody could.
+    """Who else could change what is in this folder, as a part of a sentence; None if no other user could.
 
     This includes the parent folders: renaming one allows replacing its content. Root can do anything anyway, and in a
     sticky folder such as /tmp users can change only their own files.
@@ -97,7 +97,7 @@ def who_else_writes(path: Path) -> str | None:
         if facts.st_mode & stat.S_IWGRP and (others := _others_of_group(facts.st_gid)):
             return f"the group {others} can write to {where}"
         if facts.st_uid not in (0, os.geteuid()) and os.geteuid():
-            # Root often means a container, with a folder that belongs to whoever started it.
+            # Root often means a container, with a folder that belongs to the user who started it.
             return f"{where} belongs to {_user(facts.st_uid)}"
     return None
 

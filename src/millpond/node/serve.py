@@ -19,7 +19,7 @@ from millpond.broker.loop.journal import Journal
 from millpond.broker.peers.node_login import LoginNotTaken
 from millpond.broker.requests.replies import UnwritableReply
 from millpond.broker.security.login import IllegalLoginState
-from millpond.broker.serving.dispatch import UnservedRequest
+from millpond.broker.serving.dispatch import UnanswerableRequest
 from millpond.config.listeners import listeners_of
 from millpond.config.node import DATA_FOLDER, MAX_CONNECTIONS, MAX_PARTITIONS, NETWORK_SENDFILE, cluster_nodes
 from millpond.log.open_files import share_for_files
@@ -225,8 +225,8 @@ def fault_reporter(journal: Journal) -> Callable[[SocketLink | None, BaseExcepti
         peer = link.peer if link is not None else "-"
         if isinstance(error, TlsRefused | UnknownCertificate):
             journal("connection closed: TLS handshake failed", peer=peer, reason=error)
-        elif isinstance(error, UnservedRequest):
-            journal("connection closed: unsupported request", peer=peer, reason=error)
+        elif isinstance(error, UnanswerableRequest):
+            journal("connection closed: a request could not be answered", peer=peer, reason=error)
         elif isinstance(error, UnwritableReply):
             journal(
                 "connection closed: the response cannot be encoded in the requested version", peer=peer, reason=error

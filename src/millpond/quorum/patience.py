@@ -88,7 +88,7 @@ class Patience:
         return self._stretched(self.timing.fetch_ms + self._chance.below(self.timing.fetch_ms // 10))
 
     def for_pre_vote_ms(self) -> int:
-        """Constant: a pre-vote disturbs nobody, and a replica that is back should receive it soon."""
+        """Constant: a pre-vote disturbs no replica, and a replica that is back should receive it soon."""
         return self.timing.election_ms + self._chance.below(self.timing.election_ms)
 
     def for_election_ms(self) -> int:

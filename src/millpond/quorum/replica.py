@@ -39,7 +39,7 @@ from millpond.quorum.roles import (
     Download,
     Follower,
     Leader,
-    ParkedFetch,
+    PendingFetch,
     Prospective,
     ReplicaProgress,
     Resigned,
@@ -68,15 +68,15 @@ class Replica:
 
     A voter whose disk is empty is *new*: it may have been wiped, and have forgotten votes and records that it had
     promised to keep. It votes only for a candidate that is also new, and such a candidate needs the votes of all, so
-    it leads only if nobody has more records; the very first leader is elected this way. What a new voter has fetched
-    does not count. A voter stops being new
+    it leads only if no replica has more records; the very first leader is elected this way. What a new voter has
+    fetched does not count. A voter stops being new
 
     - as a leader, once something of its epoch is committed;
     - when the candidate it voted for as a new voter turns out to have been elected, hence by all;
-    - as a *founder*, which has voted for a candidate without any records: nobody had any then, so nothing was
+    - as a *founder*, which has voted for a candidate without any records: no replica had any then, so nothing was
       committed, and nothing that counts was forgotten. A founder only has to learn that the cluster was founded: from
       a leader, or from a replica that has records or is no longer new. Without this rule, a first leader that dies
-      when only some know of it would leave a cluster in which nobody can be elected: new voters vote only for new
+      when only some know of it would leave a cluster that cannot elect a leader: new voters vote only for new
       candidates, and those cannot have the votes of all;
     - as a follower that has everything committed, once a majority of the other voters has shown the leader, since it
       joined, that they follow it. Then nothing that it promised before can still take effect elsewhere.
@@ -128,7 +128,7 @@ class Replica:
         # A replica that may have led an epoch never leads it again: a power cut may have taken records of it that
         # others have seen, and the same offset in the same epoch must always be the same record.
         led = election.leader_id == me.node_id or election.voted == me
-        # A single voter has nobody to wait for.
+        # A single voter has no one to wait for.
         deadline_ms = now_ms + (self._patience.for_election_ms() if self._others else 0)
         self.role: Role = Resigned(deadline_ms) if led and self.is_voter else Unattached(deadline_ms, now_ms)
 
@@ -177,9 +177,9 @@ class Replica:
         """When `Time` must be sent at the latest."""
         match self.role:
             case Leader() as role:
-                if self.voters == (self.me,) and not role.parked:
+                if self.voters == (self.me,) and not role.pending_fetches:
                     return None
-                return min([role.begin_ms, *(parked.deadline_ms for parked in role.parked.values())])
+                return min([role.begin_ms, *(pending.deadline_ms for pending in role.pending_fetches.values())])
             case Follower(deadline_ms=deadline_ms, retry_ms=retry_ms):
                 return deadline_ms if retry_ms is None else min(deadline_ms, retry_ms)
             case Unattached(deadline_ms=deadline_ms, look_ms=look_ms) if not self._may_stand:
@@ -215,7 +215,7 @@ class Replica:
                 self._on_answer(ask, response, is_cut, now_ms)
             case Hung(request_id):
                 if isinstance(self.role, Leader):
-                    self.role.parked.pop(request_id, None)
+                    self.role.pending_fetches.pop(request_id, None)
             case Time(late_ms):
                 if isinstance(self.role, Follower):
                     self.role.deadline_ms += min(late_ms, self._timing.fetch_ms)
@@ -223,7 +223,7 @@ class Replica:
             case Appended():
                 assert isinstance(self.role, Leader), "only the leader appends to its log"
                 self._log_changed()
-                self._answer_parked(now_ms)
+                self._answer_pending(now_ms)
             case NewVoters(voters):
                 self._change_voters(voters, now_ms)
             case Poll(replicas):
@@ -334,8 +334,8 @@ class Replica:
     def _enter(self, role: Role, now_ms: int) -> None:
         left, self.role = self.role, role
         if isinstance(left, Leader):
-            for parked in left.parked.values():
-                self._reply(parked.request_id, self._refuse_fetch(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            for pending in left.pending_fetches.values():
+                self._reply(pending.request_id, self._refuse_fetch(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         if isinstance(role, Leader | Follower):
             self._patience.on_leader()
 
@@ -355,7 +355,7 @@ class Replica:
         voted = self.election.voted if epoch == self.election.epoch else None
         self._elect(epoch, leader_id, voted)
         if self.election.is_founder or (voted is not None and voted.node_id == leader_id):
-            # A new voter's vote goes only to a candidate that needs all votes: nobody knew better.
+            # A new voter's vote goes only to a candidate that needs all votes: no voter knew better.
             self._settle_in()
         role = Follower(leader_id, now_ms + self._patience.with_leader_ms())
         self._enter(role, now_ms)
@@ -581,9 +581,9 @@ class Replica:
             return
         if self.high_watermark > role.epoch_start:
             self._patience.on_heard(now_ms)
-        for parked in [each for each in role.parked.values() if now_ms >= each.deadline_ms]:
-            del role.parked[parked.request_id]
-            self._send_records(parked.request_id, parked.fetch)
+        for pending in [each for each in role.pending_fetches.values() if now_ms >= each.deadline_ms]:
+            del role.pending_fetches[pending.request_id]
+            self._send_records(pending.request_id, pending.fetch)
         if now_ms >= role.begin_ms:
             interval_ms = self._timing.fetch_ms // 2
             role.begin_ms = now_ms + interval_ms
@@ -597,10 +597,10 @@ class Replica:
 
     def _has_lost_quorum(self, role: Leader, now_ms: int) -> bool:
         """Without a majority that fetches, another may lead already: a leader that cannot commit should resign."""
-        heard = int(self.is_voter)
+        recent_count = int(self.is_voter)
         for voter in self._others:
-            heard += self._is_heard(role, voter, now_ms)
-        return heard <= len(self.voters) // 2
+            recent_count += self._is_heard(role, voter, now_ms)
+        return recent_count <= len(self.voters) // 2
 
     # Voters.
 
@@ -630,11 +630,11 @@ class Replica:
         role = self.role
         if not isinstance(role, Leader):
             return "this node is not the metadata leader"
-        known = {each.node_id for each in self.voters}
+        node_ids = {each.node_id for each in self.voters}
         return (
             self._change_in_doubt(role)
-            or fault_of_change(known, {each.node_id for each in voters})
-            or next((self._not_ready(role, each, now_ms) for each in voters if each.node_id not in known), None)
+            or fault_of_change(node_ids, {each.node_id for each in voters})
+            or next((self._not_ready(role, each, now_ms) for each in voters if each.node_id not in node_ids), None)
             or self._too_few(role, voters, now_ms)
         )
 
@@ -663,7 +663,7 @@ class Replica:
     def _too_few(self, role: Leader, voters: Sequence[Voter], now_ms: int) -> str | None:
         """A change that cannot be committed would still be in force, and could not be reverted."""
         keys = [self.key_of(each.node_id) for each in voters]
-        # A replica that has not fetched at all may be a new one, whose vote nobody gets.
+        # A replica that has not fetched at all may be a new one, which does not vote.
         come = [each for each in keys if self._progress(role, each).fetched_ms is not None]
         there = [each for each in keys if each == self.me or (each in come and self._is_heard(role, each, now_ms))]
         return None if len(there) > len(keys) // 2 else "too few of the new voters are up"
@@ -674,11 +674,11 @@ class Replica:
         return now_ms - since_ms <= self.check_quorum_ms and not progress.is_new
 
     def _change_voters(self, voters: tuple[Voter, ...], now_ms: int) -> None:
-        assert self.objection(voters, now_ms) is None, "asked for without need"
+        assert self.objection(voters, now_ms) is None, "asked without need"
         before = self._others
         if self.log.append_voters(self.epoch, voters):
             self._log_changed()
-            self._answer_parked(now_ms)
+            self._answer_pending(now_ms)
             for voter in self._others:
                 if voter not in before:
                     self._call_voter(voter)
@@ -710,7 +710,7 @@ class Replica:
         if offset > role.epoch_start and offset > self.high_watermark:
             self.high_watermark = offset
             self._settle_in()
-            self._answer_parked(now_ms)
+            self._answer_pending(now_ms)
             if self._is_dismissed:
                 # Not in this step: its owner must learn first that the change is committed.
                 role.begin_ms = now_ms
@@ -744,7 +744,7 @@ class Replica:
         if self._has_news(fetch) or fetch.wait_ms <= 0:
             self._send_records(request_id, fetch)
         else:
-            role.parked[request_id] = ParkedFetch(request_id, fetch, now_ms + fetch.wait_ms)
+            role.pending_fetches[request_id] = PendingFetch(request_id, fetch, now_ms + fetch.wait_ms)
 
     def _fetch_fault(self, epoch: int) -> ErrorCode:
         if epoch < self.epoch:
@@ -808,19 +808,19 @@ class Replica:
         )
         return self.is_voter + confirming > len(self.voters) // 2 and self.high_watermark > role.epoch_start
 
-    def _answer_parked(self, now_ms: int) -> None:
+    def _answer_pending(self, now_ms: int) -> None:
         role = self.role
         assert isinstance(role, Leader)
-        for parked in [each for each in role.parked.values() if self._has_news(each.fetch)]:
-            del role.parked[parked.request_id]
-            self._send_records(parked.request_id, parked.fetch)
+        for pending in [each for each in role.pending_fetches.values() if self._has_news(each.fetch)]:
+            del role.pending_fetches[pending.request_id]
+            self._send_records(pending.request_id, pending.fetch)
 
     def _answer_now(self, replicas: Container[ReplicaKey]) -> None:
         """Answer the pending fetches of these replicas, even without news."""
         if isinstance(self.role, Leader):
-            for parked in [each for each in self.role.parked.values() if each.fetch.replica in replicas]:
-                del self.role.parked[parked.request_id]
-                self._send_records(parked.request_id, parked.fetch)
+            for pending in [each for each in self.role.pending_fetches.values() if each.fetch.replica in replicas]:
+                del self.role.pending_fetches[pending.request_id]
+                self._send_records(pending.request_id, pending.fetch)
 
     def _on_fetch_snapshot(self, request_id: int, fetch: FetchSnapshot, now_ms: int) -> None:
         role = self.role
@@ -959,7 +959,7 @@ class Replica:
             offset = mine.end_offset
         if offset < self.high_watermark:
             raise QuorumBroken(
-                f"the leader asks to drop records from {offset} on; {self.high_watermark} are committed"
+                f"the leader requests truncation to offset {offset}, but the high watermark is {self.high_watermark}"
             )
         self.log.truncate_to(offset)
         self._log_changed()

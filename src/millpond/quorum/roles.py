@@ -78,7 +78,7 @@ class ReplicaProgress:
 
 
 @dataclass(slots=True)
-class ParkedFetch:
+class PendingFetch:
     """A fetch that waits for new records."""
 
     request_id: int
@@ -94,7 +94,7 @@ class Leader:
     begin_ms: int
     """When to notify replicas that have not fetched yet."""
     progress: dict[ReplicaKey, ReplicaProgress] = field(default_factory=dict)
-    parked: dict[int, ParkedFetch] = field(default_factory=dict)
+    pending_fetches: dict[int, PendingFetch] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -51,9 +51,9 @@ def next_voters(
     that it will not. `drained` are to be removed, and go once others vote in their place.
     """
     for index, voter in enumerate(voters):
-        known = able.get(voter.node_id, voter)
-        if known != voter:
-            return (*voters[:index], known, *voters[index + 1 :])
+        voter_able = able.get(voter.node_id, voter)
+        if voter_able != voter:
+            return (*voters[:index], voter_able, *voters[index + 1 :])
     node_ids = {each.node_id for each in voters}
     staying = node_ids - drained
     fresh = sorted(able.keys() - node_ids - drained)

@@ -19,9 +19,9 @@ class Address(NamedTuple):
     port: int
 
 
-def bootstrap_servers(given: str | None, otherwise: str | None = None) -> str:
-    """The given addresses, else MILLPOND_BOOTSTRAP, else `otherwise`, else the local node."""
-    return given or os.environ.get(BOOTSTRAP_VARIABLE) or otherwise or BOOTSTRAP_DEFAULT
+def bootstrap_servers(configured: str | None, otherwise: str | None = None) -> str:
+    """The configured addresses, else MILLPOND_BOOTSTRAP, else `otherwise`, else the local node."""
+    return configured or os.environ.get(BOOTSTRAP_VARIABLE) or otherwise or BOOTSTRAP_DEFAULT
 
 
 def addresses(text: str) -> list[Address]:

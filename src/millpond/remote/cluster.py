@@ -135,7 +135,7 @@ class Cluster(Closable):
         try:
             return self._connection(address)
         except ClusterError:
-            # The leader may have changed: a retry must not use the one that is gone.
+            # The leader may have changed: a retry must not use the old one.
             self.forget(topic)
             raise
 
@@ -241,8 +241,8 @@ class Cluster(Closable):
         return connection
 
     def _ask_topics(self, names: Collection[str] | None, create: bool) -> dict[str, TopicInfo]:
-        wanted = None if names is None else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-        request = m.MetadataRequest(topics=wanted, allow_auto_topic_creation=create)
+        requested = None if names is None else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        request = m.MetadataRequest(topics=requested, allow_auto_topic_creation=create)
         response = self.any().ask(request, m.MetadataResponse)
         check(response.error_code, "the cluster does not describe itself")
         self._brokers = {each.node_id: Address(each.host, each.port) for each in response.brokers}
@@ -280,24 +280,24 @@ class Cluster(Closable):
         return Address(response.host, response.port)
 
 
-def by_topic(wanted: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+def by_topic(requested: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
     """Partitions, or values per partition, grouped by topic as most requests have them."""
     named: dict[str, list[T]] = defaultdict(list)
-    for topic, each in wanted:
+    for topic, each in requested:
         named[topic].append(each)
     return named
 
 
 def by_connection(
-    wanted: Iterable[T], whom: Callable[[T], BrokerConnection], at_once_max: int
+    requested: Iterable[T], whom: Callable[[T], BrokerConnection], at_once_max: int
 ) -> list[tuple[BrokerConnection, list[T]]]:
     """The requested items per broker, limited in number per request."""
-    asked: dict[BrokerConnection, list[T]] = defaultdict(list)
-    for each in wanted:
-        asked[whom(each)].append(each)
+    requests: dict[BrokerConnection, list[T]] = defaultdict(list)
+    for each in requested:
+        requests[whom(each)].append(each)
     return [
         (connection, every[at : at + at_once_max])
-        for connection, every in asked.items()
+        for connection, every in requests.items()
         for at in range(0, len(every), at_once_max)
     ]
 

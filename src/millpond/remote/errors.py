@@ -59,7 +59,7 @@ ADVICE: Final[Mapping[int, str]] = {
     _E.CLUSTER_AUTHORIZATION_FAILED: "this user may not do that on the cluster: ask for the right to",
     _E.INVALID_TRANSACTION_TIMEOUT: "it is above the cluster's transaction.max.timeout.ms: ask for less",
     _E.MESSAGE_TOO_LARGE: "send less in one record, or raise max.message.bytes of the topic",
-    _E.RECORD_LIST_TOO_LARGE: "send less in one batch, or raise max.message.bytes of the topic",
+    _E.RECORD_LIST_TOO_LARGE: "send smaller batches, or raise segment.bytes of the topic",
     _E.NOT_ENOUGH_REPLICAS: "too few replicas are in sync for acks=all: bring nodes back, or wait",
     _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "too few replicas are in sync for acks=all: bring nodes back, or wait",
 }
@@ -112,8 +112,8 @@ class Answered(ClusterError):
     """A broker returned an error code."""
 
     def __init__(self, what: str, code: int, message: str | None = None) -> None:
-        known = {each.value for each in ErrorCode}
-        name = ErrorCode(code).name if code in known else f"error {code}"
+        codes = {each.value for each in ErrorCode}
+        name = ErrorCode(code).name if code in codes else f"error {code}"
         advice = ADVICE.get(code)
         reason = f"{message.rstrip('.')} ({name})" if message else name
         text = f"{what}: {reason}" + (f"; {advice}" if advice else "")
@@ -123,18 +123,18 @@ class Answered(ClusterError):
 class OffsetsGone(ClusterError):
     """Requested records are not in the log, or no longer."""
 
-    def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+    def __init__(self, partition: TopicPartition, requested: int, earliest: int, latest: int) -> None:
         super().__init__(
-            f"{partition}: offset {wanted} was asked for, the log has {earliest} to {latest}",
+            f"{partition}: offset {requested} was asked for, the log has {earliest} to {latest}",
             code=ErrorCode.OFFSET_OUT_OF_RANGE,
         )
         self.partition = partition
-        self.wanted = wanted
+        self.requested = requested
         self.earliest = earliest
         self.latest = latest
 
     def __reduce__(self) -> tuple[type[OffsetsGone], tuple[TopicPartition, int, int, int]]:
-        return OffsetsGone, (self.partition, self.wanted, self.earliest, self.latest)
+        return OffsetsGone, (self.partition, self.requested, self.earliest, self.latest)
 
 
 def check(code: int, what: str, message: str | None = None) -> None:

@@ -81,31 +81,33 @@ def committed_by_group(cluster: Cluster, group: str) -> dict[TopicPartition, int
 
 
 def _list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: Isolation, replica_id: int = _CONSUMER
+    cluster: Cluster, times: Mapping[TopicPartition, int], isolation: Isolation, replica_id: int = _CONSUMER
 ) -> dict[TopicPartition, int]:
     listed: dict[TopicPartition, int] = {}
 
     def ask_for_the_rest() -> None:
-        left = [each for each in wanted if each not in listed]
-        for connection, asked in by_connection(left, lambda each: cluster.leader(*each), PARTITIONS_AT_ONCE_MAX):
-            times = {each: wanted[each] for each in asked}
-            listed.update(_ask_leader(cluster, connection, times, isolation, replica_id))
+        missing = [each for each in times if each not in listed]
+        for connection, partitions in by_connection(
+            missing, lambda each: cluster.leader(*each), PARTITIONS_AT_ONCE_MAX
+        ):
+            its_times = {each: times[each] for each in partitions}
+            listed.update(_ask_leader(cluster, connection, its_times, isolation, replica_id))
 
     cluster.retrying("ask for offsets", ask_for_the_rest)
-    return {partition: listed[partition] for partition in wanted}
+    return {partition: listed[partition] for partition in times}
 
 
 def _ask_leader(
     cluster: Cluster,
     connection: BrokerConnection,
-    asked: Mapping[TopicPartition, int],
+    times: Mapping[TopicPartition, int],
     isolation: Isolation,
     replica_id: int,
 ) -> dict[TopicPartition, int]:
     kind = m.ListOffsetsRequest
     topics = by_topic(
         (topic, kind.ListOffsetsPartition(partition_index=index, timestamp=moment))
-        for (topic, index), moment in asked.items()
+        for (topic, index), moment in times.items()
     )
     request = kind(
         replica_id=replica_id,

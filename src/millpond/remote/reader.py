@@ -154,8 +154,8 @@ def _firsts(
     left = dict(starts)
 
     def look() -> None:
-        for connection, asked in by_connection(left, lambda each: cluster.leader(*each), _FETCHES_AT_ONCE):
-            together = _fetch_together(cluster, connection, {each: left[each] for each in asked}, isolation)
+        for connection, partitions in by_connection(left, lambda each: cluster.leader(*each), _FETCHES_AT_ONCE):
+            together = _fetch_together(cluster, connection, {each: left[each] for each in partitions}, isolation)
             for partition, fetched in together:
                 _note_first(partition, fetched, isolation, left, firsts, kept)
 
@@ -333,7 +333,7 @@ class _Range:
 def fetch_request(
     partition: TopicPartition, start: int, isolation: Isolation, *, fetch_bytes: int, wait_ms: int
 ) -> m.FetchRequest:
-    wanted = m.FetchRequest.FetchPartition(
+    request_partition = m.FetchRequest.FetchPartition(
         partition=partition.partition, fetch_offset=start, partition_max_bytes=fetch_bytes
     )
     return m.FetchRequest(
@@ -341,7 +341,7 @@ def fetch_request(
         min_bytes=1,
         max_bytes=fetch_bytes,
         isolation_level=ISOLATION_LEVELS[isolation],
-        topics=[m.FetchRequest.FetchTopic(topic=partition.topic, partitions=[wanted])],
+        topics=[m.FetchRequest.FetchTopic(topic=partition.topic, partitions=[request_partition])],
     )
 
 

@@ -52,14 +52,14 @@ class TokenSource:
             parts.scheme == "http" and is_loopback(parts.hostname or "")
         ):
             raise ConfigError(f"a login by OAUTHBEARER needs {URL}: a file or https URL")
-        found = {}
+        credentials = {}
         for name, java in (("id", "clientId"), ("secret", "clientSecret")):
-            given = settings.get(f"sasl.oauthbearer.client.credentials.client.{name}") or fields.get(java)
-            found[name] = given or settings.get(f"sasl.oauthbearer.client.{name}", "")
-        if parts.scheme != "file" and not all(found.values()):
+            value = settings.get(f"sasl.oauthbearer.client.credentials.client.{name}") or fields.get(java)
+            credentials[name] = value or settings.get(f"sasl.oauthbearer.client.{name}", "")
+        if parts.scheme != "file" and not all(credentials.values()):
             raise ConfigError("a login by OAUTHBEARER needs a client's id and secret, or a file with a token")
         scope = settings.get("sasl.oauthbearer.scope") or fields.get("scope", "")
-        return cls(url, found["id"], found["secret"], scope)
+        return cls(url, credentials["id"], credentials["secret"], scope)
 
     def token(self) -> str:
         if self.url.startswith("file:"):
@@ -85,16 +85,16 @@ class TokenSource:
             raise LoginFailed(f"the token in {path} cannot be read: {getattr(fault, 'strerror', fault)}") from None
 
     def _ask(self) -> None:
-        asked = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
         # RFC 6749: each of the two is form-encoded.
         who = f"{quote_plus(self.client_id)}:{quote_plus(self.client_secret)}"
-        request = Request(self.url, urlencode(asked).encode(), method="POST")
+        request = Request(self.url, urlencode(form).encode(), method="POST")
         request.add_header("Authorization", f"Basic {b64encode(who.encode()).decode()}")
         request.add_header("Accept", "application/json")
         try:
             with urlopen(request, timeout=ANSWER_SECONDS) as response:
-                told = json.loads(response.read(ANSWER_BYTES_MAX))
-            token, seconds = str(told["access_token"]), float(told.get("expires_in", 60))
+                answer = json.loads(response.read(ANSWER_BYTES_MAX))
+            token, seconds = str(answer["access_token"]), float(answer.get("expires_in", 60))
         except (URLError, OSError) as fault:
             raise LoginFailed(f"{self.url} gives no token: {fault}") from None
         except (ValueError, KeyError, TypeError):

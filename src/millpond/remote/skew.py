@@ -114,24 +114,24 @@ class Report:
         return report
 
     @classmethod
-    def from_object(cls, given: Mapping[str, Any]) -> Report:
+    def from_object(cls, report: Mapping[str, Any]) -> Report:
         """The inverse of `as_object`."""
         hottest = [
             HotKey(bytes.fromhex(each["key_hex"]), each["partition"], each["records"], each["bytes"])
-            for each in given["hottest"]
+            for each in report["hottest"]
         ]
         return cls(
-            topic=given["topic"],
-            loads=tuple(PartitionLoad(**each) for each in given["loads"]),
-            keys=given["keys"],
-            keyless=given["keyless"],
+            topic=report["topic"],
+            loads=tuple(PartitionLoad(**each) for each in report["loads"]),
+            keys=report["keys"],
+            keyless=report["keyless"],
             hottest=tuple(hottest),
-            followed=given["followed"],
+            followed=report["followed"],
             predictions=tuple(
-                Prediction(each["key"], each["partitions"], tuple(each["loads"])) for each in given["predictions"]
+                Prediction(each["key"], each["partitions"], tuple(each["loads"])) for each in report["predictions"]
             ),
-            cause=given["cause"],
-            advice=given["advice"],
+            cause=report["cause"],
+            advice=report["advice"],
         )
 
     def tables(self) -> list[Table]:
@@ -208,9 +208,9 @@ def _salted(report: Report) -> Iterable[Prediction]:
 
 def best(predictions: Iterable[Prediction], balance: float) -> Prediction | None:
     """The first that is balanced, in the given order of least change; else the most even."""
-    known = [each for each in predictions if sum(each.loads)]
-    fine = next((each for each in known if each.imbalance <= balance), None)
-    return fine or min(known, key=lambda each: each.imbalance, default=None)
+    loaded = [each for each in predictions if sum(each.loads)]
+    fine = next((each for each in loaded if each.imbalance <= balance), None)
+    return fine or min(loaded, key=lambda each: each.imbalance, default=None)
 
 
 def _advice(report: Report, cause: Cause, balance: float) -> str:

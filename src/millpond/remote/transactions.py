@@ -175,10 +175,10 @@ def end_all(
     """End many: those of one coordinator together, so that it can make them durable together."""
     ended: set[ProducerIdentity] = set()
     try:
-        for connection, asked in by_connection(
+        for connection, group in by_connection(
             identities, lambda each: cluster.coordinator("transaction", each.transactional_id), ENDS_AT_ONCE
         ):
-            ended |= _end_together(connection, asked, commit)
+            ended |= _end_together(connection, group, commit)
     except ClusterError:
         # Those without a response are retried one by one; ending twice does no harm.
         pass
@@ -190,15 +190,15 @@ def describe(cluster: Cluster, transactional_ids: Iterable[str]) -> dict[str, De
     """What the coordinators know about these ids; unknown ones are left out."""
     names = list(dict.fromkeys(transactional_ids))
     described: dict[str, Described] = {}
-    asked: set[str] = set()
+    answered: set[str] = set()
 
     def ask_for_the_rest() -> None:
-        left = [name for name in names if name not in asked]
-        for connection, wanted in by_connection(
+        left = [name for name in names if name not in answered]
+        for connection, group in by_connection(
             left, lambda name: cluster.coordinator("transaction", name), NAMES_AT_ONCE_MAX
         ):
-            described.update(_describe(cluster, connection, wanted))
-            asked.update(wanted)
+            described.update(_describe(cluster, connection, group))
+            answered.update(group)
 
     cluster.retrying("describe transactions", ask_for_the_rest)
     return described
@@ -261,7 +261,7 @@ def refuse(identity: ProducerIdentity, code: int, what: str, response: str | Non
         ErrorCode.TRANSACTION_ABORTABLE,
     ):
         raise TransactionLost(
-            f"{what}: the transaction is not open any more ({ErrorCode(code).name}); was it open for longer than its "
+            f"{what}: the transaction is no longer open ({ErrorCode(code).name}); was it open for longer than its "
             "timeout?",
             code=code,
         )

@@ -99,9 +99,9 @@ class PartitionFollower:
         self.asked = FetchFrom(self.leader_epoch, self.log.end_offset, self.log.last_epoch)
         return self.asked
 
-    def on_response(self, asked: FetchFrom, fetched: Fetched) -> list[Effect]:
+    def on_response(self, request: FetchFrom, fetched: Fetched) -> list[Effect]:
         """How to change the log. A response to anything but the last request is too late."""
-        if asked is not self.asked:
+        if request is not self.asked:
             return []
         self.asked = None
         if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -109,7 +109,7 @@ class PartitionFollower:
         if fetched.error is not ErrorCode.NONE:
             return [AskAgain()]
         if fetched.diverging is not None:
-            if fetched.evidence_floor > asked.offset and fetched.diverging == FROM_SCRATCH:
+            if fetched.evidence_floor > request.offset and fetched.diverging == FROM_SCRATCH:
                 # What is left after a truncation could still hold records whose tombstone or marker is gone. Any
                 # other divergence is truncated first, which keeps what was committed; the next fetch then restarts.
                 return [Restart(fetched.start_offset, is_outdated=True)]

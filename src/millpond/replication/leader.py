@@ -153,7 +153,7 @@ class PartitionLeader:
 
     def on_view(self, view: PartitionView) -> bool:
         """Apply new metadata of the same leader epoch; older metadata is ignored."""
-        assert view.leader == self.me, "another leads"
+        assert view.leader == self.me, "another node leads"
         assert view.leader_epoch == self.view.leader_epoch, "another epoch is another leader"
         if view.partition_epoch <= self.view.partition_epoch:
             return False
@@ -166,31 +166,31 @@ class PartitionLeader:
             del self.followers[broker]
         return self._advance()
 
-    def on_isr_response(self, asked: IsrRequest, error: ErrorCode) -> IsrRequest | None:
+    def on_isr_response(self, request: IsrRequest, error: ErrorCode) -> IsrRequest | None:
         """The controller refused, or the request was lost; the next request to send. Success arrives as a view.
 
         An earlier copy of the request may be in flight, and may be granted once the replica is eligible again. So
         INELIGIBLE_REPLICA does not settle it: the leader requests the current ISR, which raises the partition epoch.
         After that no copy can be granted. Until then all members count.
         """
-        if self.pending is not asked or error is not ErrorCode.INELIGIBLE_REPLICA or asked.withdrawn:
+        if self.pending is not request or error is not ErrorCode.INELIGIBLE_REPLICA or request.withdrawn:
             return None
-        withdrawn = tuple(each for each in asked.members if each not in self.view.isr)
+        withdrawn = tuple(each for each in request.members if each not in self.view.isr)
         if not withdrawn:
             # No replica was to be added: all that an earlier copy might put into the ISR are members now.
             self.pending = None
             return None
         self.pending = IsrRequest(
-            asked.leader_epoch,
-            asked.partition_epoch,
+            request.leader_epoch,
+            request.partition_epoch,
             tuple((each, ANY_BROKER_EPOCH) for each in self.view.isr),
             withdrawn,
         )
         return self.pending
 
-    def on_ignored(self, asked: IsrRequest) -> bool:
+    def on_ignored(self, request: IsrRequest) -> bool:
         """A controller of an earlier version granted no change and raised no epoch: it does not know withdrawals."""
-        if self.pending is not asked or not asked.withdrawn:
+        if self.pending is not request or not request.withdrawn:
             return False
         self.pending = None
         return self._advance()
@@ -203,15 +203,15 @@ class PartitionLeader:
             return None
         staying = [broker for broker in self.view.isr if broker == self.me or not self._is_behind(broker, now_ms)]
         joining = [] if self.view.is_recovering else [each for each in self.followers if self._may_join(each)]
-        wanted = tuple(each for each in self.view.replicas if each in staying or each in joining)
-        # A leader that was elected although it may lack records confirms itself once it leads: there is nobody to
+        isr = tuple(each for each in self.view.replicas if each in staying or each in joining)
+        # A leader that was elected although it may lack records confirms itself once it leads: there is no one to
         # ask.
-        if set(wanted) == set(self.view.isr) and not self.view.is_recovering:
+        if set(isr) == set(self.view.isr) and not self.view.is_recovering:
             return None
         self.pending = IsrRequest(
             self.view.leader_epoch,
             self.view.partition_epoch,
-            tuple((each, self._broker_epoch(each)) for each in wanted),
+            tuple((each, self._broker_epoch(each)) for each in isr),
         )
         return self.pending
 
