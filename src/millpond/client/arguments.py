@@ -13,12 +13,12 @@ from millpond.client.errors import ConfigError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], whose: str) -> None:
+def refuse_unknown(names: Iterable[str], parameters: Iterable[str], whose: str) -> None:
     """ConfigError for the first unknown name."""
-    names = list(known)
-    for name in given:
-        if name not in names:
-            raise ConfigError(f"{whose} takes no argument {name!r}{nearest(name, names)}")
+    accepted = list(parameters)
+    for name in names:
+        if name not in accepted:
+            raise ConfigError(f"{whose} takes no argument {name!r}{nearest(name, accepted)}")
 
 
 def named_arguments(whose: str, besides: Iterable[str] = ()) -> Callable[[F], F]:
@@ -26,18 +26,18 @@ def named_arguments(whose: str, besides: Iterable[str] = ()) -> Callable[[F], F]
 
     def decorate(method: F) -> F:
         takes = signature(method).parameters.items()
-        known = [name for name, each in takes if name != "self" and each.kind is not each.VAR_KEYWORD]
-        known += besides
+        parameters = [name for name, each in takes if name != "self" and each.kind is not each.VAR_KEYWORD]
+        parameters += besides
 
         @wraps(method)
-        def call(*arguments: Any, **given: Any) -> Any:
-            refuse_unknown(given, known, whose)
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            refuse_unknown(keywords, parameters, whose)
             try:
-                return method(*arguments, **given)
+                return method(*arguments, **keywords)
             except TypeError as fault:
                 if fault.__traceback__ is not None and fault.__traceback__.tb_next is None:
                     # The call itself failed: an argument is missing, or there are too many.
-                    first = f"; its first argument is {known[0]!r}" if known else ""
+                    first = f"; its first argument is {parameters[0]!r}" if parameters else ""
                     raise ConfigError(f"wrong arguments for {whose}: {fault}{first}") from None
                 raise
 

@@ -157,19 +157,19 @@ class AsyncConsumer:
         if self._failure is None:
             undo(taking.result())
 
-    async def _run(self, call: Callable[..., T], *given: Any) -> T:
-        return await asyncio.wrap_future(self._submit(call, *given))
+    async def _run(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.wrap_future(self._submit(call, *arguments))
 
-    def _submit(self, call: Callable[..., T], *given: Any) -> Future[T]:
+    def _submit(self, call: Callable[..., T], *arguments: Any) -> Future[T]:
         """Call on the consumer's thread, after it has applied what was handed out from the records seen ahead."""
         self._consumer.check_process()
         if self._handed:
             self._handed_before.append(self._handed)
         self._calls += 1
         self._ahead, self._handed = [], 0
-        return self._thread.submit(self._call_after_handouts, call, *given)
+        return self._thread.submit(self._call_after_handouts, call, *arguments)
 
-    def _call_after_handouts(self, call: Callable[..., T], *given: Any) -> T:
+    def _call_after_handouts(self, call: Callable[..., T], *arguments: Any) -> T:
         while self._handed_before:
             self._consumer.hand_out(self._handed_before.popleft())
-        return call(*given)
+        return call(*arguments)

@@ -38,13 +38,13 @@ class AsyncProducer:
         """The handover of the loop that sent last; programs rarely have another."""
 
     async def send(
-        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **options: Unpack[SendKwargs]
     ) -> Delivery:
         """Wait for the acknowledgement."""
-        return await (await self.queue(topic, value, key, **given))
+        return await (await self.queue(topic, value, key, **options))
 
     async def queue(
-        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **options: Unpack[SendKwargs]
     ) -> asyncio.Future[Delivery]:
         """Wait only for room in the buffer; the future is the acknowledgement."""
         handover = self._latest
@@ -53,7 +53,7 @@ class AsyncProducer:
         # A new record must not overtake those waiting for room.
         if not handover.waiting:
             plain = self._producer.plain
-            if plain is not None and not given and type(value) is bytes and type(topic) is str and topic:
+            if plain is not None and not options and type(value) is bytes and type(topic) is str and topic:
                 try:
                     if key is None or isinstance(key, TEXT_OR_BYTES):
                         future = handover.future_for(topic, plain.pending_reports)
@@ -62,7 +62,7 @@ class AsyncProducer:
                 except (BufferError, KafkaException, ValueError):
                     plain = None  # `put` reports the error.
             try:
-                return self._put(handover, topic, value, key, given, is_last_try=not self._block)
+                return self._put(handover, topic, value, key, options, is_last_try=not self._block)
             except BufferFull:
                 if not self._block:
                     raise
@@ -73,7 +73,7 @@ class AsyncProducer:
                 while True:
                     is_last_try = time.monotonic() > deadline
                     try:
-                        return self._put(handover, topic, value, key, given, is_last_try=is_last_try)
+                        return self._put(handover, topic, value, key, options, is_last_try=is_last_try)
                     except BufferFull:
                         if is_last_try:
                             raise
@@ -108,7 +108,7 @@ class AsyncProducer:
         topic: str,
         value: Any,
         key: str | bytes | None,
-        given: SendKwargs,
+        options: SendKwargs,
         *,
         is_last_try: bool,
     ) -> asyncio.Future[Delivery]:
@@ -116,19 +116,19 @@ class AsyncProducer:
         try:
             if self._is_traced:
                 return asyncio.wrap_future(
-                    put(SendFuture, False, topic, value, key, is_last_try=is_last_try, **given)
+                    put(SendFuture, False, topic, value, key, is_last_try=is_last_try, **options)
                 )
-            return put(handover.future_for, False, topic, value, key, **given)
+            return put(handover.future_for, False, topic, value, key, **options)
         except TypeError:
-            refuse_unknown(given, SEND_NAMES, "send")
+            refuse_unknown(options, SEND_NAMES, "send")
             raise
 
     def _handover(self) -> Handover:
         """The handover of the running loop."""
         loop = asyncio.get_running_loop()
-        found = self._handovers.get(loop)
-        if found is None:
+        handover = self._handovers.get(loop)
+        if handover is None:
             self._handovers = {each: to for each, to in self._handovers.items() if not each.is_closed()}
-            found = self._handovers[loop] = Handover(loop)
-        self._latest = found
-        return found
+            handover = self._handovers[loop] = Handover(loop)
+        self._latest = handover
+        return handover

@@ -18,11 +18,11 @@ PATTERN_MARK: Final = "^"
 """A topic with this prefix is a regular expression."""
 
 
-def check_session_timeout(given: object, protocol: str) -> None:
+def check_session_timeout(value: object, protocol: str) -> None:
     """Only in the classic protocol may a member choose it; None is the default."""
-    if given is None:
+    if value is None:
         return
-    check_duration(given, "session_timeout_s")
+    check_duration(value, "session_timeout_s")
     if protocol == "consumer":
         raise ConfigError(
             'session_timeout_s has no effect with protocol="consumer", where the broker decides: leave it out, and '
@@ -31,40 +31,40 @@ def check_session_timeout(given: object, protocol: str) -> None:
         )
 
 
-def check_text(given: object, what: str) -> str:
+def check_text(value: object, what: str) -> str:
     """Text that C can take: valid Unicode without a NUL character."""
-    if not isinstance(given, str):
-        raise ConfigError(f"{what} is text, not {given!r:.60}")
-    if "\0" in given:
-        raise ConfigError(f"{what} cannot contain a NUL character: {given!r:.60}")
-    encoded(given, what)
-    return given
+    if not isinstance(value, str):
+        raise ConfigError(f"{what} is text, not {value!r:.60}")
+    if "\0" in value:
+        raise ConfigError(f"{what} cannot contain a NUL character: {value!r:.60}")
+    encoded(value, what)
+    return value
 
 
-def encoded(given: str, what: str) -> bytes:
+def encoded(value: str, what: str) -> bytes:
     """Text as UTF-8; ConfigError for a lone surrogate."""
     try:
-        return given.encode()
+        return value.encode()
     except UnicodeEncodeError as fault:
         raise ConfigError(
-            f"{what} cannot be written as UTF-8, it has a lone surrogate at position {fault.start}: {given!a:.60}"
+            f"{what} cannot be written as UTF-8, it has a lone surrogate at position {fault.start}: {value!a:.60}"
         ) from None
 
 
-def check_topic(given: object, what: str = "a topic") -> str:
+def check_topic(value: object, what: str = "a topic") -> str:
     """A topic name that is valid in every Kafka cluster."""
-    if not isinstance(given, str) or not given:
-        raise ConfigError(f"{what} is a name, not {given!r:.60}")
-    if fault := topic_name_fault(given):
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{what} is a name, not {value!r:.60}")
+    if fault := topic_name_fault(value):
         raise ConfigError(fault)
-    return given
+    return value
 
 
-def check_topics(given: object) -> list[str]:
+def check_topics(value: object) -> list[str]:
     """The topics of a consumer; one that begins with ^ is a pattern."""
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        raise ConfigError(f'topics is a list of names, topics=["orders"], not {given!r:.60}')
-    names = list(given)
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise ConfigError(f'topics is a list of names, topics=["orders"], not {value!r:.60}')
+    names = list(value)
     if not names:
         raise ConfigError('topics is a list of at least one name: topics=["orders"]')
     for each in names:
@@ -75,74 +75,74 @@ def check_topics(given: object) -> list[str]:
     return names
 
 
-def check_whole(given: object, what: str, least: int = 0, most: int = INT64_MAX) -> int:
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise ConfigError(f"{what} is a whole number, not {given!r:.60}")
-    if not least <= given <= most:
-        raise ConfigError(f"{what} is between {least} and {most}, not {given!r:.60}")
-    return given
+def check_whole(value: object, what: str, least: int = 0, most: int = INT64_MAX) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{what} is a whole number, not {value!r:.60}")
+    if not least <= value <= most:
+        raise ConfigError(f"{what} is between {least} and {most}, not {value!r:.60}")
+    return value
 
 
-def check_seconds(given: object, what: str = "timeout_s") -> float:
+def check_seconds(value: object, what: str = "timeout_s") -> float:
     """A timeout. A negative one has expired already; a very long one is cut to what librdkafka can count."""
-    if not isinstance(given, int | float) or isinstance(given, bool) or math.isnan(given):
-        raise ConfigError(f"{what} is a number of seconds, not {given!r:.60}")
-    return float(min(max(given, 0), SECONDS_MAX))
+    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+        raise ConfigError(f"{what} is a number of seconds, not {value!r:.60}")
+    return float(min(max(value, 0), SECONDS_MAX))
 
 
-def check_duration(given: object, what: str) -> float:
+def check_duration(value: object, what: str) -> float:
     """A duration that is a setting."""
-    if not isinstance(given, int | float) or isinstance(given, bool) or not 0 <= given <= SECONDS_MAX:
-        raise ConfigError(f"{what} is a number of seconds up to {SECONDS_MAX:,.0f}, not {given!r:.60}")
-    return float(given)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= SECONDS_MAX:
+        raise ConfigError(f"{what} is a number of seconds up to {SECONDS_MAX:,.0f}, not {value!r:.60}")
+    return float(value)
 
 
-def check_milliseconds(given: object, what: str) -> int:
-    return check_whole(given, f"{what}, in milliseconds since 1970,")
+def check_milliseconds(value: object, what: str) -> int:
+    return check_whole(value, f"{what}, in milliseconds since 1970,")
 
 
-def check_time(given: object, what: str) -> int:
+def check_time(value: object, what: str) -> int:
     """A datetime, or milliseconds since 1970: as the latter."""
-    if isinstance(given, datetime):
+    if isinstance(value, datetime):
         try:
-            given = int(given.timestamp() * 1000)
+            value = int(value.timestamp() * 1000)
         except (OverflowError, OSError, ValueError) as fault:
             raise ConfigError(f"{what} is out of range: {fault}") from None
-        return max(given, 0)
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise ConfigError(f"{what} is a datetime or milliseconds since 1970, not {given!r:.60}")
-    return check_milliseconds(given, what)
+        return max(value, 0)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{what} is a datetime or milliseconds since 1970, not {value!r:.60}")
+    return check_milliseconds(value, what)
 
 
-def check_partition(given: object) -> TopicPartition:
+def check_partition(value: object) -> TopicPartition:
     """A topic and a partition, as TopicPartition or as a pair."""
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise ConfigError(f'a partition is TopicPartition("orders", 0), not {given!r:.60}')
-    topic, number = given
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise ConfigError(f'a partition is TopicPartition("orders", 0), not {value!r:.60}')
+    topic, number = value
     return TopicPartition(check_topic(topic), check_whole(number, "a partition", 0, INT32_MAX))
 
 
-def check_partitions(given: object) -> list[TopicPartition]:
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ConfigError(f'partitions is a list like [TopicPartition("orders", 0)], not {given!r:.60}')
-    return [check_partition(each) for each in given]
+def check_partitions(value: object) -> list[TopicPartition]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise ConfigError(f'partitions is a list like [TopicPartition("orders", 0)], not {value!r:.60}')
+    return [check_partition(each) for each in value]
 
 
-def check_offsets(given: object) -> dict[TopicPartition, int]:
-    if not isinstance(given, Mapping):
-        raise ConfigError(f'offsets is a mapping like {{TopicPartition("orders", 0): 7}}, not {given!r:.60}')
-    return {check_partition(each): check_whole(offset, "an offset") for each, offset in given.items()}
+def check_offsets(value: object) -> dict[TopicPartition, int]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f'offsets is a mapping like {{TopicPartition("orders", 0): 7}}, not {value!r:.60}')
+    return {check_partition(each): check_whole(offset, "an offset") for each, offset in value.items()}
 
 
-def check_callable(given: object, what: str) -> None:
-    if not isinstance(given, Callable):  # type: ignore[arg-type]
-        raise ConfigError(f"{what} is a function, not {given!r:.60}")
+def check_callable(value: object, what: str) -> None:
+    if not isinstance(value, Callable):  # type: ignore[arg-type]
+        raise ConfigError(f"{what} is a function, not {value!r:.60}")
 
 
-def check_choice(given: object, what: str, choices: Sequence[str]) -> None:
-    if not isinstance(given, str) or given not in choices:
+def check_choice(value: object, what: str, choices: Sequence[str]) -> None:
+    if not isinstance(value, str) or value not in choices:
         quoted = [f'"{each}"' for each in choices]
-        raise ConfigError(f"{what} is {', '.join(quoted[:-1])} or {quoted[-1]}, not {given!r:.60}")
+        raise ConfigError(f"{what} is {', '.join(quoted[:-1])} or {quoted[-1]}, not {value!r:.60}")
 
 
 def _check_setting(name: str, value: str) -> None:
@@ -151,13 +151,13 @@ def _check_setting(name: str, value: str) -> None:
         raise ConfigError(f"the setting {name} has a NUL character or a lone surrogate: librdkafka cannot store it")
 
 
-def check_settings(given: object) -> dict[str, Any]:
+def check_settings(settings: object) -> dict[str, Any]:
     """librdkafka settings: names and values that it can store unchanged."""
-    if given is None:
+    if settings is None:
         return {}
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"settings is a mapping from librdkafka's names to values, not {given!r:.60}")
-    for name, value in given.items():
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"settings is a mapping from librdkafka's names to values, not {settings!r:.60}")
+    for name, value in settings.items():
         check_text(name, "the name of a setting")
         if isinstance(value, str):
             _check_setting(name, value)
@@ -166,4 +166,4 @@ def check_settings(given: object) -> dict[str, Any]:
         elif value is not None and not isinstance(value, int | float) and not callable(value):
             # librdkafka's binding would store its `str`.
             raise ConfigError(f"the setting {name} is text, a number or a function, not {type(value).__name__}")
-    return dict(given)
+    return dict(settings)

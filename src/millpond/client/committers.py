@@ -19,8 +19,7 @@ from millpond.client.dead_letters import letter_origin, shorter_letter
 from millpond.client.errors import CommitFailed, ConsumeFailed, SendFailed, Timeout
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, partition_of
-from millpond.client.ordered_sends import OrderedSends, Renew
-from millpond.client.producer import Producer
+from millpond.client.ordered_sends import OrderedSends
 from millpond.client.progress import Job
 
 GROUP_MOVED_ON = frozenset(
@@ -141,18 +140,16 @@ class AtLeastOnce:
     def __init__(
         self,
         consumer: Consumer,
-        producer: Callable[[], Producer],
+        sends: OrderedSends,
         in_flight: InFlight,
         fail: Callable[[BaseException], None],
-        single_producer: Callable[[], Producer] | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
-        renew: Renew = lambda _: None,
     ) -> None:
         self._consumer = consumer
         self._in_flight = in_flight
         self._fail = fail
         self._is_stopping = is_stopping
-        self._sends = OrderedSends(producer, single_producer or producer, renew)
+        self._sends = sends
         self._unsent = 0
         self._offsets: dict[TopicPartition, int] = {}
         """To be committed."""

@@ -56,13 +56,13 @@ def common_settings(bootstrap: str | None) -> dict[str, Any]:
 
 
 def producer_settings(
-    bootstrap: str | None, own: Mapping[str, Any], given: Mapping[str, Any], *, create_topics: bool = False
+    bootstrap: str | None, own: Mapping[str, Any], overrides: Mapping[str, Any], *, create_topics: bool = False
 ) -> dict[str, Any]:
     """A producer's settings; the user's take precedence.
 
     A record for a missing topic fails after `UNKNOWN_TOPIC_MS`, unless missing topics are created.
     """
-    chosen = {CREATE_TOPICS: create_topics} | common_settings(bootstrap) | dict(own) | dict(given)
+    chosen = {CREATE_TOPICS: create_topics} | common_settings(bootstrap) | dict(own) | dict(overrides)
     if str(chosen[CREATE_TOPICS]).lower() in ("true", "t", "1"):
         return chosen
     return {"topic.metadata.propagation.max.ms": UNKNOWN_TOPIC_MS} | chosen
@@ -93,9 +93,9 @@ def make(kind: Callable[..., T], settings: Mapping[str, Any], on_raised: OnRaise
 
 
 def _guarded(name: str, callback: Callable[..., object], on_raised: OnRaised) -> Callable[..., None]:
-    def call(*given: object) -> None:
+    def call(*arguments: object) -> None:
         try:
-            callback(*given)
+            callback(*arguments)
         except BaseException as error:
             on_raised(name, error)
 

@@ -48,6 +48,7 @@ from millpond.client.errors import (
 )
 from millpond.client.message import Message, partition_of
 from millpond.client.reachability import Reachability
+from millpond.remote.errors import PASSING
 from millpond.wire.kernel import read_messages
 
 From: TypeAlias = Literal["earliest", "latest"] | datetime | int
@@ -79,12 +80,12 @@ class ConsumerKwargs(TypedDict, total=False):
     """The cluster, as `host:port,host:port`; else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`."""
     from_: From
     """Where a group without committed offsets begins; an int is milliseconds since 1970."""
-    whole_topics: Container[str]
+    from_beginning_topics: Container[str]
     """Topics that such a group always reads from their first record."""
     protocol: Protocol
     """The group protocol; `"consumer"` is the newer one (KIP-848), in which the broker assigns."""
     instance: str | None
-    """A name that survives restarts: the group keeps its partitions during one."""
+    """A name that survives restarts: the group keeps its partitions during a restart."""
     isolation: Literal["read_committed", "read_uncommitted"]
     """Whether to read records of open and aborted transactions."""
     session_timeout_s: float | None
@@ -107,12 +108,12 @@ class Consumer(Closable):
     `poll` returns records, `commit` commits everything returned so far. Nothing is committed automatically, so a
     program that commits after its work sees every record at least once. `protocol="consumer"` is the newer group
     protocol (KIP-848), in which the broker assigns. Callbacks run inside `poll` and `close`, and may commit in both.
-    Without a committed offset the group begins at `from_`, in `whole_topics` always at the first record.
+    Without a committed offset the group begins at `from_`, in `from_beginning_topics` always at the first record.
 
     After `session_timeout_s` (45 s) the group reassigns the partitions of a consumer that ended without leaving; with
     `instance`, a name that survives restarts, the restarted consumer gets them back at once. With
-    `protocol="consumer"` the broker decides both: `session_timeout_s` is refused, and a restarted instance waits
-    until the session of its predecessor has expired.
+    `protocol="consumer"` the broker decides the session timeout and when an instance may return: `session_timeout_s`
+    is refused, and a restarted instance waits until the session of its predecessor has expired.
     """
 
     @named_arguments("Consumer")
@@ -123,7 +124,7 @@ class Consumer(Closable):
         *,
         bootstrap: str | None = None,
         from_: From = "earliest",
-        whole_topics: Container[str] = (),
+        from_beginning_topics: Container[str] = (),
         protocol: Protocol = "classic",
         instance: str | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
@@ -142,12 +143,12 @@ class Consumer(Closable):
         for name, callback in {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}.items():
             if callback is not None:
                 check_callable(callback, name)
-        if not isinstance(whole_topics, Container):
-            raise ConfigError(f"whole_topics is a list of names, not {whole_topics!r:.60}")
+        if not isinstance(from_beginning_topics, Container):
+            raise ConfigError(f"from_beginning_topics is a list of names, not {from_beginning_topics!r:.60}")
         self.group = group
         self.topics = check_topics(topics)
         self._from = from_
-        self._whole_topics = whole_topics
+        self._from_beginning_topics = from_beginning_topics
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
         self._on_lost = on_lost
@@ -155,13 +156,13 @@ class Consumer(Closable):
         self._handed_out: dict[TopicPartition, int] = {}
         """The offset after the last returned record."""
         self._committed: dict[TopicPartition, int] = {}
-        """The part of that which is known to be committed."""
+        """Offsets known to be committed."""
         self._buffer: deque[Message] = deque()
         """Records fetched from librdkafka and not returned yet."""
         self._buffer_ends: dict[TopicPartition, int] = {}
         """The offset after the last buffered record; may outlive the partition's records."""
         self._revoked_during_poll: set[TopicPartition] = set()
-        """Revoked during a poll, whose records of these partitions must be dropped."""
+        """Partitions revoked during the current poll; their records are dropped."""
         self._restarts: list[RawPartition] = []
         """Revoked and assigned again during a poll."""
         self._failure: BaseException | None = None
@@ -547,7 +548,7 @@ class Consumer(Closable):
         if error.code() == KafkaError._PARTITION_EOF:
             self._end_offsets[TopicPartition(raw.topic() or "", raw.partition() or 0)] = raw.offset() or 0
             return
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        if error.code() in _TOPIC_IS_UNKNOWN:
             self._missing.add(raw.topic() or "")
             if not self._wait_for_topics:
                 raise UnknownTopic(f"{error.str()}: create the topic first, or pass wait_for_topics=True")
@@ -580,11 +581,11 @@ class Consumer(Closable):
 
     def _assign_all(self) -> None:
         partitions: list[RawPartition] = []
-        known = self._ask("the topics", lambda: self.raw.list_topics(timeout=ANSWER_SECONDS)).topics
+        topics = self._ask("the topics", lambda: self.raw.list_topics(timeout=ANSWER_SECONDS)).topics
         for topic in self.topics:
-            if topic not in known or known[topic].error is not None:
+            if topic not in topics or topics[topic].error is not None:
                 raise UnknownTopic(f"topic {topic!r} does not exist: create it first")
-            partitions += [RawPartition(topic, partition) for partition in known[topic].partitions]
+            partitions += [RawPartition(topic, partition) for partition in topics[topic].partitions]
         self.raw.assign(self._starting(partitions))
 
     def _starting(self, partitions: list[RawPartition]) -> list[RawPartition]:
@@ -620,7 +621,7 @@ class Consumer(Closable):
 
     def _assign(self, raws: list[RawPartition]) -> None:
         # librdkafka starts at the committed offset, else at auto.offset.reset, which is one value for all topics.
-        to_look_up = [each for each in raws if not isinstance(self._from, str) or self._is_whole(each)]
+        to_look_up = [each for each in raws if not isinstance(self._from, str) or self._is_from_beginning(each)]
         if to_look_up:
             starts = self._starts_with_retries(to_look_up)
             raws = [RawPartition(*_name_of(each), starts.get(_name_of(each), each.offset)) for each in raws]
@@ -630,12 +631,12 @@ class Consumer(Closable):
             self.raw.assign(raws)
 
     def _starts_with_retries(self, raws: list[RawPartition]) -> dict[TopicPartition, int]:
-        """The start offsets, retried after a timeout."""
+        """The start offsets, retried after a temporary failure."""
         for tries_left in reversed(range(LOOKUP_TRIES)):
             try:
                 return self._starts(raws)
             except BaseException as failure:
-                if not tries_left or not isinstance(failure, Timeout):
+                if not tries_left or not (isinstance(failure, ClientError) and failure.retriable):
                     # librdkafka would begin at the earliest record: never return those.
                     self._start_failure = failure
                     self._buffer.clear()
@@ -647,15 +648,15 @@ class Consumer(Closable):
         """The committed offsets, else where the group begins."""
         committed = self.committed(map(_name_of, raws))
         fresh = [each for each in raws if committed[_name_of(each)] is None]
-        begun = self._at_bound([each for each in fresh if self._is_whole(each)], 0)
+        begun = self._at_bound([each for each in fresh if self._is_from_beginning(each)], 0)
         if not isinstance(self._from, str):
-            others = [each for each in fresh if not self._is_whole(each)]
+            others = [each for each in fresh if not self._is_from_beginning(each)]
             begun += self._at_time(check_time(self._from, "from_"), others)
         starts = {partition: offset for partition, offset in committed.items() if offset is not None}
         return starts | {_name_of(each): each.offset for each in begun}
 
-    def _is_whole(self, raw: RawPartition) -> bool:
-        return self._from != "earliest" and raw.topic in self._whole_topics
+    def _is_from_beginning(self, raw: RawPartition) -> bool:
+        return self._from != "earliest" and raw.topic in self._from_beginning_topics
 
     def _revoked(self, raw: RawConsumer, raws: list[RawPartition]) -> None:
         self._release(self._on_revoked, raws)
@@ -671,10 +672,10 @@ class Consumer(Closable):
         self._revoked_during_poll.update(gone)
         self._forget(gone)
 
-    def _guard(self, callback: Callable[[list[T]], None], given: list[T]) -> None:
+    def _guard(self, callback: Callable[[list[T]], None], partitions: list[T]) -> None:
         """Keep what the callback raises for `poll`: propagated through librdkafka it would lose polled records."""
         try:
-            callback(given)
+            callback(partitions)
         except BaseException as failure:
             self._failure = self._failure or failure
 
@@ -702,13 +703,14 @@ class Consumer(Closable):
                 return self.raw.seek(target)
             except KafkaException as fault:
                 # Just after an assignment the partition is not fetched yet, or another operation overtakes the seek.
-                if fault.args[0].code() in (KafkaError._STATE, KafkaError._OUTDATED) and time.monotonic() < deadline:
+                error = fault.args[0]
+                if error.code() in (KafkaError._STATE, KafkaError._OUTDATED) and time.monotonic() < deadline:
                     time.sleep(0.01)
                     continue
-                raise ConsumeFailed(
-                    f"cannot seek in {target.topic}[{target.partition}]: {advice_on(fault.args[0])}; only an "
-                    "assigned partition can be sought in: poll until it is"
-                ) from fault
+                text = f"cannot seek in {target.topic}[{target.partition}]: {advice_on(error)}"
+                if error.code() in (KafkaError._STATE, KafkaError._UNKNOWN_PARTITION):
+                    text += "; the partition is not assigned yet: poll until it is, then seek"
+                raise ConsumeFailed(text, code=error.code()) from fault
 
     def _at_time(self, when_ms: int, partitions: list[RawPartition]) -> list[RawPartition]:
         if not partitions:
@@ -719,11 +721,7 @@ class Consumer(Closable):
         )
         for each in answer:
             if each.error is not None:
-                raise Timeout(
-                    f"the cluster did not return the offset of a time in {each.topic}[{each.partition}]: "
-                    f"{advice_on(each.error)}",
-                    code=each.error.code(),
-                )
+                raise _lookup_failure(f"the offset of a time in {each.topic}[{each.partition}]", each.error)
         return [
             RawPartition(
                 each.topic, each.partition, each.offset if each.offset >= 0 else self._bounds(_name_of(each))[1]
@@ -740,9 +738,7 @@ class Consumer(Closable):
         try:
             return call()
         except KafkaException as fault:
-            raise Timeout(
-                f"the cluster did not return {what}: {advice_on(fault.args[0])}", code=fault.args[0].code()
-            ) from fault
+            raise _lookup_failure(what, fault.args[0]) from fault
 
     def _check_open(self) -> None:
         self.check_process()
@@ -780,6 +776,32 @@ _HOPELESS = frozenset(
 )
 
 
+_UNANSWERED = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._WAIT_COORD,
+        KafkaError.REQUEST_TIMED_OUT,
+    }
+)
+"""What librdkafka reports when a lookup was not answered within its timeout."""
+
+_TOPIC_IS_UNKNOWN = frozenset({KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
+
+
+def _lookup_failure(what: str, error: KafkaError) -> ClientError:
+    """Why the cluster did not return something. `retriable` if it may do so after a moment."""
+    code, text = error.code(), f"the cluster did not return {what}: {advice_on(error)}"
+    if code in _UNANSWERED:
+        return Timeout(text, code=code, retriable=True)
+    if code in _TOPIC_IS_UNKNOWN:
+        # A new topic may take a moment to be known everywhere.
+        return UnknownTopic(text, code=code, retriable=True)
+    return ConsumeFailed(text, code=code, retriable=code in PASSING)
+
+
 def _check_names(group: object, instance: object) -> None:
     if group is not None:
         check_text(group, "group")
@@ -789,12 +811,12 @@ def _check_names(group: object, instance: object) -> None:
         check_text(instance, "instance")
 
 
-def check_from(given: object) -> None:
-    if isinstance(given, str):
-        if given not in ("earliest", "latest"):
-            raise ConfigError(f'from_ is "earliest", "latest", a datetime or milliseconds since 1970, not {given!r}')
+def check_from(value: object) -> None:
+    if isinstance(value, str):
+        if value not in ("earliest", "latest"):
+            raise ConfigError(f'from_ is "earliest", "latest", a datetime or milliseconds since 1970, not {value!r}')
     else:
-        check_time(given, "from_")
+        check_time(value, "from_")
 
 
 def _settings(

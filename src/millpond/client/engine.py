@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.base.ids import TopicPartition
 from millpond.client.call_thread import CallThread
-from millpond.client.committers import RECORD_BYTES_MAX, REFUSED_SENDS, AtLeastOnce, AtMostOnce, Committer
+from millpond.client.committers import REFUSED_SENDS, AtLeastOnce, AtMostOnce, Committer
 from millpond.client.connection import LOG
 from millpond.client.consumer import Consumer
 from millpond.client.dead_letters import error_name
-from millpond.client.errors import AlreadyProcessed, BufferFull, Closed, SendFailed, StoreFailed, Timeout
+from millpond.client.errors import AlreadyProcessed, BufferFull, SendFailed, StoreFailed, Timeout
 from millpond.client.handler import Handler
 from millpond.client.idle_timeout import GroupWait, IdleTimeout
 from millpond.client.in_flight import InFlight
 from millpond.client.message import Message, Send, partition_of
 from millpond.client.options import Options
-from millpond.client.ordered_sends import BATCH_REFUSALS, send
+from millpond.client.ordered_sends import OrderedSends
 from millpond.client.outcomes import is_worth_another_try, to_dead_letters, to_retry_topic
-from millpond.client.producer import Producer
 from millpond.client.progress import Job
 from millpond.client.retry import is_redriven, read_new, read_retried
 from millpond.client.runners import Runners, Tasks, Threads
 from millpond.client.transactions import Transactional
+from millpond.client.worker_producers import WorkerProducers
 from millpond.client.worker_topics import ANSWER_SECONDS, ensure_topics
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ POLL_RECORDS_MAX = 500
 FULL_SECONDS = 0.5
 DRAIN_CHECK_SECONDS = 0.1
 SEND_SECONDS = 60.0
-DELIVERY_SECONDS = 120.0
-BATCH_BYTES = 1_000_000
 STORE_TRIES = 15
 HEARTBEAT_MS = 1_000
 STORE_PAUSE_SECONDS_MAX = 5.0
@@ -74,18 +72,18 @@ class Engine:
         self._runners: Runners | None = None
         self._paused_until: dict[TopicPartition, float] = {}
         self._is_full = False
-        """Its partitions are paused until there is room again."""
-        self._room_at = time.monotonic()
+        """Its partitions are paused until there is capacity again."""
+        self._had_capacity_at = time.monotonic()
         self._refill = max(options.in_flight_max // 2, 1)
-        """A full worker waits for this much room before it polls, unless a runner is idle."""
+        """A full worker waits for this much capacity before it polls, unless a runner is idle."""
         self._stopping = False
         self._is_over = False
         """The last offsets are committed; rebalances and handlers change nothing from now on."""
         self._failure: BaseException | None = None
-        self._producer: Producer | None = None
-        self._single_producer: Producer | None = None
-        self._batch_bytes = BATCH_BYTES
-        """The batch limit, lowered when a topic refuses batches of that size."""
+        self._producers = WorkerProducers(options, bootstrap)
+        self._sends = OrderedSends(
+            self._producers.batching, self._producers.single, self._producers.renew, self._fail
+        )
         self._has_worker_topics = False
         """Whether the cluster answered the request to create the retry and dead-letter topics."""
         self._close_by: float | None = None
@@ -106,7 +104,7 @@ class Engine:
             bootstrap=self._bootstrap,
             from_=options.from_,
             # A group that begins at the end must not skip records that already wait for a retry.
-            whole_topics=self._retry_topics,
+            from_beginning_topics=self._retry_topics,
             protocol=options.protocol,
             instance=options.instance,
             session_timeout_s=None if options.protocol == "consumer" else options.classic_session_timeout_s,
@@ -114,7 +112,7 @@ class Engine:
             on_revoked=self._revoked,
             on_lost=self._lost,
             wait_for_topics=True,
-            settings=_prompt_heartbeats(options) | dict(options.settings),
+            settings=_heartbeat_settings(options) | dict(options.settings),
         )
         try:
             self._committer = self._call_thread.run(self._make_committer)
@@ -151,15 +149,10 @@ class Engine:
             LOG.warning("could not leave the group %s before the stop deadline: %s", self._options.group, late)
         finally:
             self._call_thread.close()
-            for producer in (self._producer, self._single_producer):
-                if producer is not None:
-                    self._close_producer(producer, max(deadline - time.monotonic(), 0.0))
-
-    def _close_producer(self, producer: Producer, timeout_s: float) -> None:
-        try:
-            producer.close(timeout_s)
-        except Timeout as late:
-            self._fail(late)
+            try:
+                self._producers.close(deadline)
+            except Timeout as late:
+                self._fail(late)
 
     def _close_deadline(self) -> float | None:
         """The time until which a stopping worker waits for the cluster; None before it stops."""
@@ -188,15 +181,15 @@ class Engine:
         )
         waiting = GroupWait(self._consumer, self._options, began)
         while not self._stopping:
-            room = self._room()
-            batch = self._consumer.poll(room, self._poll_seconds()) if room else []
+            capacity = self._wait_for_capacity()
+            batch = self._consumer.poll(capacity, self._poll_seconds()) if capacity else []
             if not self._has_worker_topics and self._consumer.has_joined:
                 self._ensure_topics(ANSWER_SECONDS)
                 self._has_worker_topics = True
             now = time.monotonic()
             if batch and self._may_run(batch):
-                self._accept(batch, now)
-            self._wake(now)
+                self._accept(batch)
+            self._resume_due(now)
             if now >= next_commit_at:
                 self._call_thread.run(self._committer.commit_finished)
                 next_commit_at = now + self._options.commit_every_s
@@ -226,21 +219,21 @@ class Engine:
                 raise
             LOG.warning("finished records could not be committed and will run again: %s", fault)
 
-    def _room(self) -> int:
-        """How many records may be taken, after a short wait if there is no room. 0: do not poll now.
+    def _wait_for_capacity(self) -> int:
+        """How many records may be taken, after a short wait if there is no capacity. 0: do not poll now.
 
         A worker that stays full pauses its partitions, because it must poll to stay a group member. Not at once:
         after a pause librdkafka takes up to a second to fetch again.
         """
         if not self._is_full:
             wake_at_count = self._options.in_flight_max - self._refill
-            self._in_flight.wait_for(self._has_room, self._poll_seconds(), wake_at_count=wake_at_count)
-        free = self._free()
+            self._in_flight.wait_for(self._has_capacity, self._poll_seconds(), wake_at_count=wake_at_count)
+        free = self._free_slots()
         now = time.monotonic()
         if free > 0:
-            self._room_at = now
+            self._had_capacity_at = now
         if free <= 0 and not self._is_full:
-            if now - self._room_at < FULL_SECONDS:
+            if now - self._had_capacity_at < FULL_SECONDS:
                 return 0
             self._is_full = True
             self._consumer.pause()
@@ -250,14 +243,14 @@ class Engine:
             self._consumer.resume([each for each in self._consumer.assignment() if each not in held])
         return max(1, min(free, POLL_RECORDS_MAX))
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         """Not after every record: polling for one costs as much as for hundreds. At once if a runner is idle."""
-        free = self._free()
+        free = self._free_slots()
         is_idle = self._runner_count < self._options.concurrency
         return free >= self._refill or (free > 0 and is_idle) or self._stopping
 
-    def _free(self) -> int:
-        """Room under `in_flight_max`."""
+    def _free_slots(self) -> int:
+        """How many more records may be in flight."""
         return self._options.in_flight_max - self._in_flight.taken_count()
 
     def _poll_seconds(self) -> float:
@@ -265,7 +258,7 @@ class Engine:
         left_s = POLL_SECONDS_MAX if due is None else due - time.monotonic()
         return min(max(left_s, 0.001), POLL_SECONDS_MAX)
 
-    def _accept(self, batch: Sequence[Message], now: float) -> None:
+    def _accept(self, batch: Sequence[Message]) -> None:
         held: dict[TopicPartition, float] = {}
         new: list[Message] = []
         for message in batch:
@@ -286,7 +279,8 @@ class Engine:
                 # Never longer than the delay itself: the writer's clock may have been wrong.
                 left_s = min(record.due_ms / 1000 - time.time(), longest_s)
                 if left_s > 0:
-                    due = now + left_s
+                    # Not the time of the poll: the record would run early by as long as the rest of the batch took.
+                    due = time.monotonic() + left_s
                     held[partition] = max(held.get(partition, 0.0), due)
             self._in_flight.add(record, due)
         self._in_flight.add_new(new)
@@ -296,7 +290,7 @@ class Engine:
             self._paused_until |= held
             self._consumer.pause(held)
 
-    def _wake(self, now: float) -> None:
+    def _resume_due(self, now: float) -> None:
         self._in_flight.wake(now)
         self._start_runners()
         due = [partition for partition, until in self._paused_until.items() if until <= now]
@@ -325,64 +319,12 @@ class Engine:
                 settings=options.settings,
             )
         kind = AtMostOnce if options.delivery == "at_most_once" else AtLeastOnce
-        return kind(
-            self._consumer,
-            self._sender,
-            self._in_flight,
-            self._fail,
-            self._single_sender,
-            lambda: self._stopping,
-            self._renew_sender,
-        )
+        return kind(self._consumer, self._sends, self._in_flight, self._fail, lambda: self._stopping)
 
     def _make_runners(self) -> Runners:
         if self._handler.is_async:
             return Tasks(self._work_async, self._fail)
         return Threads(self._work)
-
-    def _sender(self) -> Producer:
-        with self._lock:
-            if self._is_over:
-                raise Closed("the worker has ended")
-            if self._producer is None:
-                settings = {"message.max.bytes": RECORD_BYTES_MAX} | _gapless(self._options)
-                settings |= dict(self._options.settings)
-                # A worker ends when a record is not sent, so it waits for a cluster that is away for longer.
-                self._producer = Producer(
-                    self._bootstrap,
-                    linger_ms=1,
-                    batch_bytes=self._batch_bytes,
-                    delivery_timeout_s=DELIVERY_SECONDS,
-                    settings=settings,
-                )
-            return self._producer
-
-    def _renew_sender(self, refused_bytes: int | None) -> None:
-        """The present producer has stopped at a batch that was refused, and can send nothing any longer."""
-        if self._options.processed is not None:
-            # No refusal stops this one, and handlers may be sending with it.
-            return
-        with self._lock:
-            stopped, self._producer = self._producer, None
-            if refused_bytes is not None:
-                self._batch_bytes = max(min(self._batch_bytes, refused_bytes) // 2, 1)
-        if stopped is not None:
-            stopped.close()
-
-    def _single_sender(self) -> Producer:
-        """Sends each record in a batch of its own, so that what the broker refuses is that record."""
-        with self._lock:
-            if self._is_over:
-                raise Closed("the worker has ended")
-            if self._single_producer is None:
-                settings = {"message.max.bytes": RECORD_BYTES_MAX} | dict(self._options.settings)
-                self._single_producer = Producer(
-                    self._bootstrap,
-                    linger_ms=0,
-                    delivery_timeout_s=DELIVERY_SECONDS,
-                    settings=settings | {"batch.num.messages": 1},
-                )
-            return self._single_producer
 
     # Rebalances, inside poll
 
@@ -455,7 +397,7 @@ class Engine:
             return job
 
     def _next_after(self, job: Job) -> Job | None:
-        """The same after a record that succeeded without Sends, the usual case, under one lock.
+        """Finish this job (no Sends) and return the next, under one lock.
 
         The next record of its lane goes to this runner, so that no other has to be started.
         """
@@ -517,15 +459,10 @@ class Engine:
         return []
 
     def _send_now(self, outgoing: list[Send]) -> None:
+        """Send these and wait until they are acknowledged."""
         try:
-            for each, future in [(each, send(self._sender(), each)) for each in outgoing]:
-                try:
-                    future.result(SEND_SECONDS)
-                except SendFailed as refusal:
-                    if refusal.code not in BATCH_REFUSALS:
-                        raise
-                    # Another record of the batch may have been the cause.
-                    send(self._single_sender(), each).result(SEND_SECONDS)
+            for outcome in [self._sends.future(each) for each in outgoing]:
+                outcome.result(SEND_SECONDS)
         except (SendFailed, BufferFull, TimeoutError) as fault:
             if isinstance(fault, SendFailed) and fault.code in REFUSED_SENDS:
                 raise
@@ -621,16 +558,7 @@ def _traced(handler: Handler, group: str) -> TracedHandler:
     return TracedHandler(handler, group)
 
 
-def _gapless(options: Options) -> dict[str, Any]:
-    """Settings of a producer that stops at a refused batch instead of writing what was sent after it."""
-    gapless = {"enable.idempotence": True, "enable.gapless.guarantee": True}
-    is_idempotent = str(options.settings.get("enable.idempotence", True)).lower() in ("true", "1")
-    acks = str(options.settings.get("acks", options.settings.get("request.required.acks", "all")))
-    # With a store of processed ids, each record waits for its own acknowledgement.
-    return gapless if options.processed is None and is_idempotent and acks in ("all", "-1") else {}
-
-
-def _prompt_heartbeats(options: Options) -> dict[str, Any]:
+def _heartbeat_settings(options: Options) -> dict[str, Any]:
     """A member learns of a rebalance from its next heartbeat, and joining members wait until then."""
     if options.protocol == "consumer":
         return {}

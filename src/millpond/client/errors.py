@@ -28,7 +28,7 @@ ADVICE = {
     "of the topic",
     "NOT_ENOUGH_REPLICAS": "too few replicas are in sync for acks=all: bring nodes back, or wait",
     "NOT_ENOUGH_REPLICAS_AFTER_APPEND": "too few replicas are in sync for acks=all: bring nodes back, or wait",
-    "TOPIC_AUTHORIZATION_FAILED": "this user may not write to the topic: ask for an ACL",
+    "TOPIC_AUTHORIZATION_FAILED": "this user may not use the topic: ask for an ACL",
     "GROUP_AUTHORIZATION_FAILED": "this user may not read as this group: ask for an ACL",
     "_FENCED": _TAKEN_OVER,
     "FENCED_INSTANCE_ID": _TAKEN_OVER,

@@ -61,8 +61,8 @@ class Handler:
         returned = self._function(*self._arguments(message, None))
         if hasattr(returned, "__aiter__"):
             return [self._encoded(_send(each, self.name)) async for each in returned]
-        given = await returned
-        return [] if given is None else [self._encoded(each) for each in _sends(given, self.name)]
+        result = await returned
+        return [] if result is None else [self._encoded(each) for each in _sends(result, self.name)]
 
     def _arguments(self, message: Message, unit: Any) -> list[Any]:
         return [self._decode(message), *(message if is_message else unit for is_message in self._further)]
@@ -89,10 +89,10 @@ def _sends(returned: Any, name: str) -> Iterable[Send]:
     return (_send(each, name) for each in returned)
 
 
-def _send(given: Any, name: str) -> Send:
-    if not isinstance(given, Send):
-        raise TypeError(f"{name} returned {with_article(type(given).__name__)} to send: return Send(topic, value)")
-    return given
+def _send(value: Any, name: str) -> Send:
+    if not isinstance(value, Send):
+        raise TypeError(f"{name} returned {with_article(type(value).__name__)} to send: return Send(topic, value)")
+    return value
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

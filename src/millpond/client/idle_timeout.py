@@ -38,17 +38,18 @@ class IdleTimeout:
         if is_working:
             self._worked_at = self._busy_at = now
             return False
-        has_nothing = consumer.has_joined and not consumer.assignment()
-        if not has_nothing and not consumer.is_at_end():
-            self._busy_at = now
         waited_s = now - self._worked_at
         if waited_s >= self._idle_s:
             self._raise_if_hopeless(waited_s)
+        has_nothing = consumer.has_joined and not consumer.assignment()
+        if not has_nothing and not consumer.is_at_end():
+            self._busy_at = now
+            return False
         return now - self._busy_at >= self._idle_s
 
     def _raise_if_hopeless(self, waited_s: float) -> None:
         consumer = self._consumer
-        if consumer.reachability.down_seconds() >= self._idle_s:
+        if consumer.reachability.is_down_for(self._idle_s):
             raise Timeout(
                 f"cannot reach {consumer.reachability.where()} ({consumer.reachability.reason()}): check the address "
                 "in `bootstrap` and that the cluster is up"

@@ -108,22 +108,22 @@ def make_delivery(topic: str, partition: int, offset: int | None, timestamp_ms: 
     return made
 
 
-def header_list(given: HeadersLike) -> list[tuple[str, bytes | None]]:
-    pairs = given.items() if isinstance(given, Mapping) else given
+def header_list(headers: HeadersLike) -> list[tuple[str, bytes | None]]:
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
     try:
         listed = [(name, value) for name, value in pairs]
     except (TypeError, ValueError) as fault:
-        raise ConfigError(f"headers are a mapping, or pairs of a name and a value, not {given!r:.60}") from fault
+        raise ConfigError(f"headers are a mapping, or pairs of a name and a value, not {headers!r:.60}") from fault
     # librdkafka's binding crashes on a name that is not UTF-8, and stores another one for bytes, None and NUL.
     return [(check_text(name, "a header name"), as_bytes(value, "a header")) for name, value in listed]
 
 
-def as_bytes(given: object, what: str = "a key") -> bytes | None:
+def as_bytes(value: object, what: str = "a key") -> bytes | None:
     """Text as UTF-8, bytes unchanged; ConfigError for anything else, before librdkafka sees it."""
-    if isinstance(given, str):
-        return encoded(given, what)
-    if given is None or isinstance(given, bytes):
-        return given
-    if isinstance(given, bytearray | memoryview):
-        return bytes(given)
-    raise ConfigError(f"{what} is text or bytes, not {type(given).__name__}: give str({given!r:.40}), or encode it")
+    if isinstance(value, str):
+        return encoded(value, what)
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise ConfigError(f"{what} is text or bytes, not {type(value).__name__}: give str({value!r:.40}), or encode it")

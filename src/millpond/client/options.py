@@ -156,16 +156,16 @@ def _check_kinds(options: Options) -> None:
     if options.dead_letters is not None:
         check_topic(options.dead_letters, "dead_letters")
     for name in ("group", "instance"):
-        given = getattr(options, name)
-        if given is not None:
-            check_text(given, name)
+        value = getattr(options, name)
+        if value is not None:
+            check_text(value, name)
     for name in ("concurrency", "in_flight_max"):
-        given = getattr(options, name)
-        if not isinstance(given, int) or isinstance(given, bool):
-            raise ConfigError(f"{name} is a whole number, not {given!r}")
+        value = getattr(options, name)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ConfigError(f"{name} is a whole number, not {value!r}")
     for name in ("commit_every_s", "stop_timeout_s", "close_timeout_s", "transaction_timeout_s"):
-        given = getattr(options, name)
-        check_duration(given, name)
+        value = getattr(options, name)
+        check_duration(value, name)
     check_choice(options.protocol, "protocol", ("classic", "consumer"))
     check_session_timeout(options.session_timeout_s, options.protocol)
     check_from(options.from_)

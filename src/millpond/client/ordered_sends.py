@@ -20,7 +20,8 @@ from confluent_kafka import KafkaError
 
 from millpond.client.connection import LOG
 from millpond.client.errors import SendFailed
-from millpond.client.message import Delivery, Send, as_bytes
+from millpond.client.message import Send, as_bytes
+from millpond.client.pending_reports import OnReport
 from millpond.client.producer import Producer
 
 BATCH_REFUSALS: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
@@ -49,11 +50,17 @@ class OrderedSends:
     """Thread-safe, as long as records of one key are sent by one thread at a time."""
 
     def __init__(
-        self, producer: Callable[[], Producer], single_producer: Callable[[], Producer], renew: Renew
+        self,
+        producer: Callable[[], Producer],
+        single_producer: Callable[[], Producer],
+        renew: Renew,
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._producer = producer
         self._single_producer = single_producer
         self._renew = renew
+        self._fail = fail
+        """Called when a recovery cannot go on: what it holds is never sent."""
         self._numbers = count()
         self._lock = Lock()
         self._drained = Condition(self._lock)
@@ -79,6 +86,19 @@ class OrderedSends:
             self._outstanding += 1
         self._send_batched(pending)
 
+    def future(self, record: Send) -> Future[None]:
+        """Send it; the future waits for the acknowledgement."""
+        outcome: Future[None] = Future()
+
+        def sent(error: BaseException | None) -> None:
+            if error is None:
+                outcome.set_result(None)
+            else:
+                outcome.set_exception(error)
+
+        self.send(record, sent)
+        return outcome
+
     def run_later(self, task: Callable[[], None]) -> None:
         """Run it on a thread that may wait for room in the buffer, unlike the one that reads reports."""
         with self._lock:
@@ -89,20 +109,21 @@ class OrderedSends:
 
     def _serve(self) -> None:
         while True:
-            self._tasks.get()()
+            task = self._tasks.get()
+            try:
+                task()
+            except BaseException as fault:
+                self._fail(fault)
 
     def _send_batched(self, pending: _Pending) -> None:
         number = next(self._numbers)
         try:
-            future = send(self._producer(), pending.record)
+            _send(self._producer(), pending.record, partial(self._reported, number, pending))
         except BaseException as error:
-            if self._take_back(number, pending, error):
-                return
-            raise
-        future.add_done_callback(partial(self._reported, number, pending))
+            if not self._take_back(number, pending, error):
+                raise
 
-    def _reported(self, number: int, pending: _Pending, future: Future[Delivery]) -> None:
-        error = future.exception()
+    def _reported(self, number: int, pending: _Pending, error: SendFailed | None) -> None:
         if not self._take_back(number, pending, error):
             pending.on_sent(error)
 
@@ -157,9 +178,8 @@ class OrderedSends:
         left, has_failed = len(pendings), False
         all_reported = Condition(self._lock)
 
-        def reported(pending: _Pending, outcome: Future[Delivery] | BaseException) -> None:
+        def reported(pending: _Pending, error: BaseException | None) -> None:
             nonlocal left, has_failed
-            error = outcome if isinstance(outcome, BaseException) else outcome.exception()
             pending.on_sent(error)
             with self._lock:
                 left -= 1
@@ -168,11 +188,9 @@ class OrderedSends:
 
         for each in pendings:
             try:
-                future = send(self._single_producer(), each.record)
+                _send(self._single_producer(), each.record, partial(reported, each))
             except BaseException as error:
                 reported(each, error)
-                continue
-            future.add_done_callback(partial(reported, each))
         with self._lock:
             all_reported.wait_for(lambda: not left)
             return has_failed
@@ -191,5 +209,7 @@ def _size(record: Send) -> int:
     return len(record.value or b"") + len(as_bytes(record.key) or b"")
 
 
-def send(producer: Producer, record: Send) -> Future[Delivery]:
-    return producer.send(record.topic, record.value, record.key, headers=record.headers, partition=record.partition)
+def _send(producer: Producer, record: Send, on_report: OnReport) -> None:
+    producer.send_with_callback(
+        on_report, record.topic, record.value, record.key, headers=record.headers, partition=record.partition
+    )

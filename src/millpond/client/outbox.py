@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from millpond.base.ids import TopicPartition
@@ -94,7 +94,12 @@ class Outbox:
                 del self._finished[partition]
 
     def has(self, send: OutgoingSend) -> bool:
-        return any(each is send for each in self._sends())
+        return any(each is send for finished in self._finished.values() for each in finished.outgoing)
+
+    def present(self, sends: Sequence[OutgoingSend]) -> list[OutgoingSend]:
+        """Those of the Sends that the outbox has, for long lists."""
+        present = {id(each) for finished in self._finished.values() for each in finished.outgoing}
+        return [each for each in sends if id(each) in present]
 
     def replace(self, record: OutgoingRecord, letter: Send) -> int:
         """Replace all Sends of the record by the letter. How many Sends come before it."""
@@ -113,9 +118,6 @@ class Outbox:
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         for each in partitions:
             self._finished.pop(each, None)
-
-    def _sends(self) -> Iterator[OutgoingSend]:
-        return (each for finished in self._finished.values() for each in finished.outgoing)
 
 
 def _whole_records(sends: Sequence[OutgoingSend], sends_max: int, *, is_first: bool) -> int:

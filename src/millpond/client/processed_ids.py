@@ -50,13 +50,13 @@ ROLLED_BACK: Final = (
 class _UnitCursor(sqlite3.Cursor):
     """Refuses statements outside the transaction: SQLite would commit each of them by itself."""
 
-    def execute(self, *given: Any) -> Self:
+    def execute(self, *arguments: Any) -> Self:
         _connection_of(self).check_transaction()
-        return super().execute(*given)
+        return super().execute(*arguments)
 
-    def executemany(self, *given: Any) -> Self:
+    def executemany(self, *arguments: Any) -> Self:
         _connection_of(self).check_transaction()
-        return super().executemany(*given)
+        return super().executemany(*arguments)
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
         _connection_of(self).check_own()
@@ -92,16 +92,16 @@ class _UnitConnection(sqlite3.Connection):
         if self.is_in_unit and not self.in_transaction:
             raise ConfigError(ROLLED_BACK)
 
-    def cursor(self, *given: Any, **named: Any) -> Any:
-        return super().cursor(*given, **named) if given or named else super().cursor(_UnitCursor)
+    def cursor(self, *arguments: Any, **keywords: Any) -> Any:
+        return super().cursor(*arguments, **keywords) if arguments or keywords else super().cursor(_UnitCursor)
 
-    def execute(self, *given: Any) -> sqlite3.Cursor:
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
         self.check_transaction()
-        return super().execute(*given)
+        return super().execute(*arguments)
 
-    def executemany(self, *given: Any) -> sqlite3.Cursor:
+    def executemany(self, *arguments: Any) -> sqlite3.Cursor:
         self.check_transaction()
-        return super().executemany(*given)
+        return super().executemany(*arguments)
 
     def authorize(self, action: int, *_: object) -> int:
         """SQLite calls this for each statement it compiles, so it also catches db.execute("COMMIT")."""

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast
 from weakref import WeakSet
@@ -48,7 +49,7 @@ from millpond.client.inner_producer import Acks, InnerProducer
 from millpond.client.message import Delivery, HeadersLike, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
-from millpond.client.pending_reports import ANY_PARTITION, PendingReports, Record
+from millpond.client.pending_reports import ANY_PARTITION, CallbackRecord, OnReport, PendingReports, Record
 from millpond.client.reachability import Reachability
 from millpond.client.send_future import PlainSend, SendFuture
 
@@ -156,7 +157,7 @@ class Producer(Closable):
         check_duration(full_timeout_s, "full_timeout_s")
         check_duration(delivery_timeout_s, "delivery_timeout_s")
         check_callable(serializer, "serializer")
-        given_settings = check_settings(settings)
+        overrides = check_settings(settings)
         self._blocks = when_full == "block"
         self._full_timeout_s = full_timeout_s
         self._serializer = serializer
@@ -173,8 +174,8 @@ class Producer(Closable):
             "queue.buffering.max.kbytes": max(buffer_bytes >> 10, 1),
             "delivery.timeout.ms": int(delivery_timeout_s * 1000),
         }
-        self._settings = producer_settings(bootstrap, own, given_settings, create_topics=create_topics)
-        if given_settings:
+        self._settings = producer_settings(bootstrap, own, overrides, create_topics=create_topics)
+        if overrides:
             # Report wrong settings here, not at the first record. Without an address this one does not connect. The
             # real producers are created on first use, so that a program may fork before.
             make(RawProducer, self._settings | {"bootstrap.servers": ""})
@@ -194,21 +195,36 @@ class Producer(Closable):
         _ALL.add(self)
 
     def send(
-        self, topic: str, value: Any = None, key: str | bytes | None = None, **given: Unpack[SendKwargs]
+        self, topic: str, value: Any = None, key: str | bytes | None = None, **options: Unpack[SendKwargs]
     ) -> Future[Delivery]:
         """Queue a record; the future is its Delivery once acknowledged, or SendFailed."""
         plain_send = self._plain_send
-        if not given and plain_send is not None and type(value) is bytes and type(topic) is str and topic:
+        if not options and plain_send is not None and type(value) is bytes and type(topic) is str and topic:
             try:
                 if key is None or isinstance(key, TEXT_OR_BYTES):
                     return plain_send(topic, value, key)
             except (BufferError, KafkaException, ValueError):
                 plain_send = None  # `put` reports the error.
         try:
-            return self.put(SendFuture, self._blocks, topic, value, key, **given)
+            return self.put(SendFuture, self._blocks, topic, value, key, **options)
         except TypeError:
-            refuse_unknown(given, SEND_NAMES, "send")
+            refuse_unknown(options, SEND_NAMES, "send")
             raise
+
+    def send_with_callback(
+        self,
+        on_report: OnReport,
+        topic: str,
+        value: Any,
+        key: str | bytes | None,
+        *,
+        headers: HeadersLike,
+        partition: int | None,
+    ) -> None:
+        """`send` without a future. `on_report` runs on the thread that reads delivery reports."""
+        self.put(
+            partial(CallbackRecord, on_report), self._blocks, topic, value, key, headers=headers, partition=partition
+        )
 
     def flush(self, timeout_s: float = 60.0) -> None:
         """Wait until everything sent so far is acknowledged or has failed; Timeout if that takes too long."""
@@ -430,22 +446,22 @@ def _tracing() -> Tracing:
     return Tracing()
 
 
-def _acks(given: Any) -> Acks:
+def _acks(value: Any) -> Acks:
     levels: dict[Any, Acks] = {"all": "all", -1: "all", "-1": "all", 1: 1, "1": 1, 0: 0, "0": 0}
     try:
-        return levels[given]
+        return levels[value]
     except (KeyError, TypeError):
-        raise ConfigError(f'acks is "all", 1 or 0, not {given!r}') from None
+        raise ConfigError(f'acks is "all", 1 or 0, not {value!r}') from None
 
 
-def _partitioner(given: PartitionerLike) -> Partitioner | None:
+def _partitioner(value: PartitionerLike) -> Partitioner | None:
     """None for librdkafka's own partitioner, which is faster."""
-    if given == "murmur2":
+    if value == "murmur2":
         return None
-    if given == "round_robin":
+    if value == "round_robin":
         return RoundRobin()
-    if isinstance(given, Callable):  # type: ignore[arg-type]
-        return given
+    if isinstance(value, Callable):  # type: ignore[arg-type]
+        return value
     raise ConfigError(
-        f'partitioner is "murmur2", "round_robin" or a function (key, partitions) -> partition, not {given!r}'
+        f'partitioner is "murmur2", "round_robin" or a function (key, partitions) -> partition, not {value!r}'
     )

@@ -56,10 +56,19 @@ class Reachability:
         """How long no broker has been reachable; 0 while one is."""
         return 0.0 if self._down_since is None else time.monotonic() - self._down_since
 
+    def is_down_for(self, seconds: float) -> bool:
+        """Whether the cluster has been unreachable for that long and still is: librdkafka reports no return."""
+        if self._down_since is None or self.down_seconds() < seconds:
+            return False
+        self._probe_now()
+        return self._down_since is not None
+
     def probe(self) -> None:
         """While the cluster is unreachable, check from time to time and log changes."""
-        if self._down_since is None or time.monotonic() < self._probe_at:
-            return
+        if self._down_since is not None and time.monotonic() >= self._probe_at:
+            self._probe_now()
+
+    def _probe_now(self) -> None:
         if any(_answers(address) for address in self._addresses()):
             if self._has_warned:
                 LOG.warning("%s is reachable again after %.0f s", self.where(), self.down_seconds())

@@ -65,11 +65,20 @@ class RedisIds:
             try:
                 pipeline.execute()
             except self._redis.WatchError as fault:
-                raise AlreadyProcessed(f"{record_id} was processed by another worker at the same time") from fault
+                # The package also raises it when the connection breaks; only Redis knows whether the id is stored.
+                if self._is_stored(name):
+                    raise AlreadyProcessed(f"{record_id} was processed at the same time") from fault
+                raise StoreFailed(f"Redis did not store {record_id} as processed: {fault}") from fault
             except self._redis.RedisError as fault:
                 if self._is_server_fault(fault):
                     raise StoreFailed(f"Redis did not store {record_id} as processed: {fault}") from fault
                 raise
+
+    def _is_stored(self, name: str) -> bool:
+        try:
+            return bool(self._client.exists(name))
+        except self._redis.RedisError as fault:
+            raise StoreFailed(f"Redis does not answer whether {name} is stored: {fault}") from fault
 
     def _is_server_fault(self, fault: Exception) -> bool:
         """Whether Redis failed rather than one of the handler's commands."""

@@ -101,13 +101,13 @@ Retry.__init__ = named_arguments("Retry")(Retry.__init__)  # type: ignore[method
 NO_RETRY: Final = Retry(tries=1)
 
 
-def as_retry(given: Retry | int) -> Retry:
+def as_retry(retries: Retry | int) -> Retry:
     """A number is how often a record is retried after its first try: 3 is Retry(4)."""
-    if isinstance(given, Retry):
-        return given
-    if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-        raise ConfigError(f"retries is a number of further tries or a Retry(…), not {given!r}")
-    return Retry(tries=given + 1)
+    if isinstance(retries, Retry):
+        return retries
+    if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
+        raise ConfigError(f"retries is a number of further tries or a Retry(…), not {retries!r}")
+    return Retry(tries=retries + 1)
 
 
 def retry_topic(topic: str, delay_s: float) -> str:

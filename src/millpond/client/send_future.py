@@ -102,8 +102,8 @@ class SendFuture(Future[Delivery]):
             and self._real_condition is None
             and not isinstance(self._outcome, BaseException)
         ):
-            found: Delivery = self._result
-            return found
+            result: Delivery = self._result
+            return result
         while True:
             try:
                 return super().result(LOOK_AGAIN_SECONDS if timeout is None else timeout)
@@ -145,8 +145,8 @@ class SendFuture(Future[Delivery]):
         return self._outcome
 
     @_result.setter
-    def _result(self, given: Any) -> None:
-        self._outcome = given
+    def _result(self, value: Any) -> None:
+        self._outcome = value
 
     def __call__(self, error: KafkaError | None, message: RawMessage) -> None:
         """Take librdkafka's delivery report, in the fewest steps for a delivered record.

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Any
 from uuid import uuid4
 
@@ -27,9 +26,13 @@ from millpond.client.ordered_sends import BATCH_REFUSALS
 from millpond.client.outbox import Outbox, OutgoingSend, Portion, outgoing_sends
 from millpond.client.progress import Job
 
-CALL_SECONDS = 30.0
+CALL_SECONDS_MAX = 30.0
 GRACE_SECONDS = 5.0
 """A call that overruns its timeout by this much will not return."""
+RETRY_SECONDS = 120.0
+"""How long a call that times out is repeated. Less than max.poll.interval.ms, since nothing is polled meanwhile."""
+WARN_SECONDS = 5.0
+"""When to log that a call is being repeated."""
 
 IDLE_CONNECTION_MS = 5_000
 FLUSH_STEP_SECONDS = 0.05
@@ -40,7 +43,6 @@ SHARE_TO_FLUSH = 0.5
 SHARE_OF_A_CALL = 0.25
 """Shares of the transaction timeout, at which the coordinator aborts the transaction and fences the producer."""
 ABORTS_MAX = 5
-RETRIES_MAX = 20
 FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
@@ -110,7 +112,7 @@ class Transactional:
         }
         self._settings = producer_settings(bootstrap, own, settings)
         self._timeout_s = int(self._settings["transaction.timeout.ms"]) / 1000
-        self._call_s = min(CALL_SECONDS, SHARE_OF_A_CALL * self._timeout_s)
+        self._call_s = min(CALL_SECONDS_MAX, SHARE_OF_A_CALL * self._timeout_s)
         self._begin()
 
     def _begin(self) -> None:
@@ -118,7 +120,13 @@ class Transactional:
         self._began_at = None
         self._calls = CallThread("millpond-transaction")
         self._raw = make(RawProducer, self._settings)
-        self._call("begin to use transactions", lambda: self._raw.init_transactions(CALL_SECONDS))
+        self._call("begin to use transactions", lambda: self._bounded(self._raw.init_transactions))
+
+    def _renew(self, fault: Exception) -> None:
+        self._count_abort(fault)
+        LOG.warning("starting a new transactional producer: %s", fault)
+        self._calls.close()
+        self._begin()
 
     def may_process(self, batch: Sequence[Message]) -> bool:
         return True
@@ -160,7 +168,7 @@ class Transactional:
 
     def forget(self, partitions: Sequence[TopicPartition]) -> None:
         self._outbox.forget(partitions)
-        self._suspects = [each for each in self._suspects if self._outbox.has(each)]
+        self._suspects = self._outbox.present(self._suspects)
 
     def uncommitted_summary(self) -> str:
         partitions = str(self._outbox)
@@ -187,7 +195,7 @@ class Transactional:
                 lambda: self._send_offsets(offsets),
                 until=self._open_until(SHARE_TO_FLUSH + SHARE_OF_A_CALL),
             )
-            self._call("commit", lambda: self._raw.commit_transaction(self._call_s))
+            self._call("commit", self._commit)
 
         if not self._run_transaction(work):
             return False
@@ -239,42 +247,41 @@ class Transactional:
             if self._is_abandoned:
                 # This producer is unusable. The coordinator aborts the transaction when it times out.
                 return False
-            self._count_abort(fault)
-            LOG.warning("librdkafka hangs in send_offsets_to_transaction, starting a new producer: %s", fault)
-            self._calls.close()
-            self._begin()
+            self._renew(fault)
             return False
         except _TooSlow as fault:
             self._abort()
             if self._sends_max == 1 or self._suspects:
                 self._count_abort(fault)
             self._sends_max = max(min(self._sends_max, fault.sends) // 2, 1)
-            LOG.info("transaction aborted, retrying with a smaller one: %s", fault)
+            LOG.warning("transaction aborted, retrying with a smaller one: %s", fault)
             return False
         except _MustAbort as fault:
             self._abort()
             if self._refusals:
                 LOG.info("transaction aborted, the cluster refused a Send: %s", fault)
                 return False
-            if fault.code not in GROUP_MOVED_ON:
+            if fault.code in GROUP_MOVED_ON:
+                LOG.info("transaction aborted, the group has moved on: %s", fault)
+            else:
                 self._count_abort(fault)
-            LOG.info("transaction aborted, retrying: %s", fault)
+                LOG.warning("transaction aborted, retrying: %s", fault)
             return False
         self._began_at = None
         return True
 
     def _abort(self) -> None:
         try:
-            self._call("abort", lambda: self._raw.abort_transaction(self._call_s))
+            self._call("abort", lambda: self._bounded(self._raw.abort_transaction))
+        except CallOverrun as fault:
+            self._renew(fault)
         except Fenced as fault:
             if self._may_be_replaced and fault.code in FENCED:
-                raise
-            # A coordinator that ended before it answered fences librdkafka when that asks again, or knows nothing of
-            # the transaction. Nobody else has this transactional id, and a new producer leaves nothing committed.
-            self._count_abort(fault)
-            LOG.warning("a transaction cannot be aborted, starting a new producer: %s", fault)
-            self._calls.close()
-            self._begin()
+                text = f"{fault}; a coordinator that ends during an abort has the same effect: start the worker again"
+                raise Fenced(text, code=fault.code) from fault
+            # A coordinator that ended before it answered fences librdkafka when that asks again, or does not know the
+            # transaction. No other worker has this transactional id, and a new producer leaves nothing committed.
+            self._renew(fault)
         self._began_at = None
         self._raw.poll(0)
 
@@ -284,15 +291,22 @@ class Transactional:
             raise SendFailed(f"{self._aborts} transactions in a row had to be aborted: {fault}") from fault
 
     def _send_offsets(self, offsets: Sequence[RawPartition]) -> None:
-        """CallOverrun if librdkafka ignores its timeout."""
         group = self._group or self._consumer.raw.consumer_group_metadata()
-        self._calls.run(
-            self._raw.send_offsets_to_transaction,
-            list(offsets),
-            group,
-            self._call_s,
-            timeout_s=self._call_s + GRACE_SECONDS,
-        )
+        self._bounded(self._raw.send_offsets_to_transaction, list(offsets), group)
+
+    def _commit(self) -> None:
+        try:
+            self._bounded(self._raw.commit_transaction)
+        except CallOverrun as fault:
+            # The transaction may be committed already. A new producer here could commit its records once more.
+            raise Timeout(f"{fault}: start the worker again, it continues behind what was committed") from fault
+
+    def _bounded(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call librdkafka with a timeout; CallOverrun if it ignores that."""
+        try:
+            self._calls.run(function, *arguments, self._call_s, timeout_s=self._call_s + GRACE_SECONDS)
+        except CallOverrun as late:
+            raise CallOverrun(f"librdkafka hangs in {function.__name__}: {late}") from None
 
     def _replace_refused(self) -> bool:
         """Replace refused Sends by dead letters. Whether to try another transaction at once."""
@@ -310,7 +324,7 @@ class Transactional:
                 letter = _replacement(each)
                 # Commit the records up to this one first: a worker that ends here meets no refusal twice.
                 self._sends_max = self._outbox.replace(each.send.record, letter) + 1
-        self._suspects = [each for each in suspects if self._outbox.has(each)]
+        self._suspects = self._outbox.present(suspects)
         return True
 
     def _send(self, portion: Portion) -> Portion:
@@ -393,13 +407,15 @@ class Transactional:
     def _abandon(self) -> None:
         """Leave no open transaction behind when the worker stops."""
         try:
-            self._raw.abort_transaction(self._call_s)
-        except KafkaException as fault:
+            self._bounded(self._raw.abort_transaction)
+        except (KafkaException, CallOverrun) as fault:
             LOG.warning("cannot abort, the transaction will time out: %s", fault)
 
     def _call(self, what: str, call: Callable[[], Any], until: float | None = None) -> None:
-        tries = RETRIES_MAX * ceil(CALL_SECONDS / self._call_s)
-        for _ in range(tries):
+        """Repeat the call until it succeeds."""
+        began = time.monotonic()
+        has_warned = False
+        while True:
             if self._is_abandoned and what != "abort":
                 raise _Abandoned
             try:
@@ -413,10 +429,18 @@ class Transactional:
                     raise _MustAbort(error) from fault
                 if not error.retriable():
                     raise SendFailed(f"cannot {what}: {advice_on(error)}", code=error.code()) from fault
-                if until is not None and time.monotonic() > until:
+                now = time.monotonic()
+                if until is not None and now > until:
                     raise _MustAbort(error) from fault
+                if now - began > RETRY_SECONDS:
+                    raise Timeout(
+                        f"cannot {what}: no success within {now - began:.0f} s ({advice_on(error)})",
+                        code=error.code(),
+                    ) from fault
+                if not has_warned and now - began > WARN_SECONDS:
+                    has_warned = True
+                    LOG.warning("cannot %s, retrying for up to %g s: %s", what, RETRY_SECONDS, advice_on(error))
                 time.sleep(0.05)
-        raise Timeout(f"cannot {what}: no success in {tries} tries; check that the cluster is up")
 
     def _fenced(self, what: str, error: KafkaError) -> Fenced:
         """A coordinator fences a producer for a newer one with the same id, or after a transaction timeout."""

@@ -60,8 +60,8 @@ class Worker:
         self.__name__ = self._handler.name
         self.__doc__ = handler.__doc__ or type(self).__doc__
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return self.function(*given, **named)
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.function(*arguments, **keywords)
 
     @property
     def stats(self) -> Stats:
