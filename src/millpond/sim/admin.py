@@ -32,7 +32,8 @@ Then = Callable[[], None]
 class SimAdmin:
     """Each operation ends by calling `then`, after it has recorded the possible outcomes in the history.
 
-    A lost reply leaves both outcomes possible, until the topic is described the next time.
+    A lost reply leaves both outcomes possible, until the topic is described the next time. A refusal that contradicts
+    what is certain is a violation: it came from old metadata, and clients that retry take it for success.
     """
 
     def __init__(self, client: Client, clock: VirtualClock, history: History) -> None:
@@ -45,6 +46,8 @@ class SimAdmin:
     ) -> None:
         """Try until the topic exists."""
         facts = self._history.topics.setdefault(name, TopicFacts())
+        facts.ids = facts.ids or {None: None}
+        may_exist = set(facts.ids) != {None}
         request = m.CreateTopicsRequest(
             topics=[
                 m.CreateTopicsRequest.CreatableTopic(
@@ -68,13 +71,17 @@ class SimAdmin:
             then()
 
         def on_reply(reply: m.CreateTopicsResponse | None) -> None:
+            nonlocal may_exist
             result = reply.topics[0] if reply is not None else None
             if result is not None and result.error_code == ErrorCode.NONE:
                 created(result.topic_id)
             elif result is not None and result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 # An earlier attempt, whose reply was lost, created it: nothing else uses this name.
+                if not may_exist:
+                    self._blame(f"{name} was said to exist already")
                 self._find_id(name, created)
             else:
+                may_exist = True
                 facts.ids[None] = None
                 self._later(lambda: self._send(request, 7, on_reply))
 
@@ -100,6 +107,8 @@ class SimAdmin:
 
         def on_reply(reply: m.DeleteTopicsResponse | None) -> None:
             code = reply.responses[0].error_code if reply is not None else None
+            if code is not None:
+                self._check_unknown(name, code)
             if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 self._history.forgotten_ids.update({known: None for known in facts.ids if known is not None})
                 facts.ids = {None: None}
@@ -126,6 +135,8 @@ class SimAdmin:
             elif reply.results[0].error_code == ErrorCode.NONE:
                 facts.partition_counts = {count: None}
                 self._note(f"{name} has {count} partitions")
+            else:
+                self._check_unknown(name, reply.results[0].error_code)
             then()
 
         self._send(request, 2, on_reply)
@@ -151,6 +162,8 @@ class SimAdmin:
             elif reply.responses[0].error_code == ErrorCode.NONE:
                 facts.configs[key] = {value: None}
                 self._note(f"{name} has {key}={value}")
+            else:
+                self._check_unknown(name, reply.responses[0].error_code)
             then()
 
         self._send(request, 1, on_reply)
@@ -219,6 +232,14 @@ class SimAdmin:
 
     def _later(self, again: Then) -> None:
         self._clock.call_later(RETRY_MS, again)
+
+    def _check_unknown(self, name: str, code: int) -> None:
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and None not in self._history.topics[name].ids:
+            self._blame(f"{name} exists and was said to be unknown")
+
+    def _blame(self, line: str) -> None:
+        self._note(line)
+        self._history.violations.append(f"admin: {line}")
 
     def _note(self, line: str) -> None:
         self._history.note(self._clock.now_ms, f"admin: {line}")

@@ -95,7 +95,7 @@ class ClusterClient:
 
     def send(self, request: Message, version: int, on_reply: OnReply, *, is_answered: bool = True) -> None:
         """`on_reply` is called once, with the response or with None when it is lost."""
-        assert is_answered, "nobody could tell which of several nodes has heard it"
+        assert is_answered, "no one could tell which of several nodes has received it"
         match request:
             case m.ProduceRequest():
                 _Produce(self, request, version, on_reply).start()

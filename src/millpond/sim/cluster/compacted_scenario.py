@@ -107,9 +107,9 @@ class CompactedScenario(Scenario):
             if batch.partition != partition or batch.status is not Status.ACKNOWLEDGED:
                 continue
             for offset, content in enumerate(batch.contents, batch.base_offset):
-                known = latest.get(content.key)
-                if known is not None and known.offset < offset and known.value is not None:
-                    yield f"{content.key!r} at {known.offset}, though {content.tag!r} is written at {offset}"
+                latest_value = latest.get(content.key)
+                if latest_value is not None and latest_value.offset < offset and latest_value.value is not None:
+                    yield f"{content.key!r} at {latest_value.offset}, though {content.tag!r} is written at {offset}"
 
 
 def _records(log: PartitionLog) -> Iterator[Record]:

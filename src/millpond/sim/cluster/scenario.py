@@ -209,8 +209,8 @@ class Scenario:
             self.admin.add_partitions(name, max(self.history.topics[name].partition_counts) + 1, then)
         elif kind == 2:
             partition = self.random.choice(self.partitions)
-            known = [batch.base_offset for batch in self.history.batches if batch.partition == partition]
-            self.admin.delete_records(partition, max(self.random.choice(known or [0]), 0), then)
+            offsets = [batch.base_offset for batch in self.history.batches if batch.partition == partition]
+            self.admin.delete_records(partition, max(self.random.choice(offsets or [0]), 0), then)
         else:
             self._extra += 1
             factor = min(self.plan.nodes, 3)
@@ -262,21 +262,23 @@ class Scenario:
         auditor.close()
         for view in auditor.views.values():
             self.history.violations += check_partition(self.history, view, self.rules, self.sim.clock.now_ms)
-            asked = self.history.requested_deletes.get(view.partition, 0)
-            if view.start_offset > asked:
-                self._blame(f"{view.partition} begins at {view.start_offset}, nobody deleted beyond {asked}")
+            requested_offset = self.history.requested_deletes.get(view.partition, 0)
+            if view.start_offset > requested_offset:
+                self._blame(
+                    f"{view.partition} begins at {view.start_offset}, no one deleted beyond {requested_offset}"
+                )
         self._records_checked = auditor.records_read
         self._judge_metadata()
-        self.inspector.look()
+        self.inspector.look(at_all=True)
         self.history.violations += [*self.inspector.check_epochs(), *self.inspector.check_truncations()]
 
     def _judge_metadata(self) -> None:
-        heard: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
-        self.admin.describe(list(self.history.topics), lambda *told: heard.append(told))
-        if not self.sim.run_until(lambda: bool(heard), within_ms=READ_MS):
+        replies: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
+        self.admin.describe(list(self.history.topics), lambda *told: replies.append(told))
+        if not self.sim.run_until(lambda: bool(replies), within_ms=READ_MS):
             self._blame("no node answers Metadata")
             return
-        self.history.violations += check_metadata(self.history, *heard[0])
+        self.history.violations += check_metadata(self.history, *replies[0])
 
     def _blame(self, sentence: str) -> None:
         self.history.violations.append(sentence)

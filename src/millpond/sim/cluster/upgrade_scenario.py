@@ -119,7 +119,7 @@ class UpgradeScenario(Scenario):
         for node_id, node in self.cluster.nodes.items():
             lines = node.journal_lines[self._lines_read[node_id] :]
             self._lines_read[node_id] = len(node.journal_lines)
-            if any("not known to this program" in line or "of another version" in line for line in lines):
+            if any("unknown to this version" in line or "an incompatible version" in line for line in lines):
                 if not self.is_raised:
                     yield f"{UNREADABLE}: node {node_id}"
                 # Its supervisor sees why it ended.

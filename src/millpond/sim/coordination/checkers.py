@@ -44,7 +44,7 @@ def check_transactions(history: CoordinationHistory, shown: Sequence[SeenRecord]
         by_transaction.setdefault(each.transaction, {})[each.tag] = each.partition
     for name, seen in by_transaction.items():
         if name not in history.transactions:
-            yield f"the output has records of {name}, which nobody began"
+            yield f"the output has records of {name}, which was never begun"
         elif not history.transactions[name].may_count:
             yield f"{name} was not committed, but {sorted(seen)} are seen"
     for transaction in history.transactions.values():

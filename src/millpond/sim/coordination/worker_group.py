@@ -332,7 +332,7 @@ class WorkerGroup:
         )
 
     def _put_orphan(self) -> None:
-        """It is no member of the group; until its transaction times out, the others wait for its offsets."""
+        """It is not a member of the group; until its transaction times out, the others wait for its offsets."""
         style = replace(self._plan.workers[0], is_orphan=True)
         orphan = self._copier("orphan", "orphan", Random(f"orphan {self._seed}"), style)
         orphan.start()

@@ -156,7 +156,7 @@ class CoordinationHistory:
         if offset < floor and offset not in loose:
             self.report(now_ms, f"{who} heard {offset} for partition {partition}, after {floor} was acknowledged")
         if offset not in possible and not (offset == NOTHING_COMMITTED and not safe):
-            self.report(now_ms, f"{who} heard {offset} for partition {partition}, which nobody committed")
+            self.report(now_ms, f"{who} heard {offset} for partition {partition}, which was never committed")
         self._reach(partition, offset)
 
     # Work and offsets inside transactions

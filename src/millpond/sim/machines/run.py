@@ -109,14 +109,14 @@ class Run:
     def run_until_well(self, within_ms: int, find_problem: Callable[[], str | None]) -> None:
         """Run until `find_problem` has found nothing for a while; a problem at the end is a violation."""
         end_ms, well_since_ms = self.now_ms + within_ms, self.now_ms
-        found: str | None = None
+        result: str | None = None
         while self.now_ms < end_ms and self.now_ms - well_since_ms < WELL_MS:
             self.run_until(self.now_ms + LOOK_MS)
-            found = find_problem()
-            if found is not None:
+            result = find_problem()
+            if result is not None:
                 well_since_ms = self.now_ms
-        if found is not None:
-            raise Violation(f"{NOT_HEALED}: {found}")
+        if result is not None:
+            raise Violation(f"{NOT_HEALED}: {result}")
 
     # The network.
 

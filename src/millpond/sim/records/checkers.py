@@ -97,12 +97,12 @@ def _is_same(sent: Content, seen: Content, rules: TopicRules) -> bool:
 
 def _check_known(contents: Mapping[int, Content], sent: _Sent, rules: TopicRules) -> Iterator[str]:
     for offset, content in contents.items():
-        known = sent.by_tag.get(content.tag)
-        if known is None:
+        sent_record = sent.by_tag.get(content.tag)
+        if sent_record is None:
             if content.tag not in sent.strays:
                 yield f"offset {offset} holds {content.tag!r}, which was never sent here"
             continue
-        batch, index = known
+        batch, index = sent_record
         if not _is_same(batch.contents[index], content, rules):
             yield f"offset {offset} holds {content}, sent was {batch.contents[index]}"
         if batch.status is Status.REFUSED:
@@ -160,10 +160,10 @@ def _check_once_in_order(contents: Mapping[int, Content], sent: _Sent) -> Iterat
     offsets: dict[str, int] = {}
     last: dict[int, tuple[int, int]] = {}
     for offset, content in contents.items():
-        known = sent.by_tag.get(content.tag)
-        if known is None or known[0].producer_id < 0:
+        sent_record = sent.by_tag.get(content.tag)
+        if sent_record is None or sent_record[0].producer_id < 0:
             continue
-        batch, index = known
+        batch, index = sent_record
         if content.tag in offsets:
             yield f"{content.tag!r} is there twice, at {offsets[content.tag]} and at {offset}"
             continue
@@ -215,10 +215,10 @@ def _check_deleted(
     deleted = history.deleted_before.get(view.partition, 0)
     moment = history.deleted_at_ms.get(view.partition, -1)
     for offset, content in contents.items():
-        known = sent.by_tag.get(content.tag)
-        if known is None or not view.start_offset <= offset < deleted:
+        sent_record = sent.by_tag.get(content.tag)
+        if sent_record is None or not view.start_offset <= offset < deleted:
             continue
-        batch, index = known
+        batch, index = sent_record
         was_there = batch.status is Status.ACKNOWLEDGED and batch.settled_at_ms <= moment
         if was_there and batch.base_offset + index == offset:
             yield f"{content.tag!r} at {offset} is there again, although all before {deleted} was deleted"

@@ -185,8 +185,8 @@ class Scenario:
             case _:
                 partition = self.random.choice(mine)
                 self.limited_topics[topic.name] = None
-                known = [batch.base_offset for batch in self.history.batches if batch.partition == partition]
-                self.admin.delete_records(partition, max(self.random.choice(known or [0]), 0), self._administer)
+                offsets = [batch.base_offset for batch in self.history.batches if batch.partition == partition]
+                self.admin.delete_records(partition, max(self.random.choice(offsets or [0]), 0), self._administer)
 
     def _grown(self, topic: TopicPlan, mine: list[TopicIdPartition]) -> None:
         if topic.partitions + 1 in self.history.topics[topic.name].partition_counts:
@@ -303,12 +303,12 @@ class Scenario:
         return {each.name.folder: each.log.end_offset for each in self.node.broker.partitions}
 
     def _judge_metadata(self) -> None:
-        heard: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
-        self.admin.describe(list(self.topics), lambda *told: heard.append(told))
-        if not self.sim.run_until(lambda: bool(heard), within_ms=READ_MS):
+        replies: list[tuple[m.MetadataResponse, m.DescribeConfigsResponse]] = []
+        self.admin.describe(list(self.topics), lambda *told: replies.append(told))
+        if not self.sim.run_until(lambda: bool(replies), within_ms=READ_MS):
             self._blame("the node does not answer Metadata")
             return
-        self.history.violations += check_metadata(self.history, *heard[0])
+        self.history.violations += check_metadata(self.history, *replies[0])
 
     def _rules(self, partition: TopicIdPartition) -> TopicRules:
         topic = self.topics[partition.topic]

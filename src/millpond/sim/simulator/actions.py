@@ -86,7 +86,7 @@ class SetConfig:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Let a topic have so many partitions."""
+    """Set the number of partitions of a topic."""
 
     WORD: ClassVar = "partitions"
     topic: str = name("orders")
@@ -225,7 +225,7 @@ class Heal:
 
 @dataclass(frozen=True, slots=True)
 class Elect:
-    """Have a partition led by a replica that may lack records, because nobody better is left."""
+    """Have a partition led by a replica that may lack records, because no better one is left."""
 
     WORD: ClassVar = "elect"
     topic: str = name("orders")

@@ -14,6 +14,7 @@ from millpond.sim.machines.quorum import scenario as quorum
 from millpond.sim.machines.quorum.voters_scenario import run_voters_seed
 from millpond.sim.machines.replication import scenario as replication
 from millpond.sim.machines.run import Outcome as MachineOutcome
+from millpond.sim.machines.shares import scenario as shares
 from millpond.sim.records.scenario import Scenario as RecordsScenario
 from millpond.sim.simulator.event_log import Line
 from millpond.sim.simulator.recording import BadLink, CampaignSeed
@@ -55,6 +56,7 @@ SCENARIOS: Final[Mapping[str, Callable[[int], _Scenario]]] = {
 MACHINES: Final[Mapping[str, Callable[[int], MachineOutcome]]] = {
     "quorum": quorum.run_seed,
     "replication": replication.run_seed,
+    "share_window": shares.run_seed,
     "voters": run_voters_seed,
 }
 """Pure state machines without nodes. They keep no trace of a run without violations."""
@@ -99,8 +101,10 @@ def _play_scenario(seed: CampaignSeed, scenario: _Scenario) -> PlayedSeed:
 
 def _play_machine(seed: CampaignSeed, run: Callable[[int], MachineOutcome]) -> PlayedSeed:
     outcome = run(seed.seed)
-    found = [] if outcome.violation is None else [outcome.violation]
-    return PlayedSeed(seed.link, "There is none: it is random at every step.", list(map(_line, outcome.story)), found)
+    violations = [] if outcome.violation is None else [outcome.violation]
+    return PlayedSeed(
+        seed.link, "There is none: it is random at every step.", list(map(_line, outcome.story)), violations
+    )
 
 
 def _line(text: str) -> Line:

@@ -261,12 +261,12 @@ class Consumer(RebalanceListener):
                 continue
             cursor.high_watermark, cursor.last_stable_offset = part.high_watermark, part.last_stable_offset
             try:
-                taken = poll(cursor, part, left, read_committed=self.plan.read_committed)
+                message = poll(cursor, part, left, read_committed=self.plan.read_committed)
             except CorruptBatch:
                 continue
-            left -= len(taken.records)
-            if taken.next_offset > cursor.position:
-                polled.append(taken)
+            left -= len(message.records)
+            if message.next_offset > cursor.position:
+                polled.append(message)
         if not parts or any(part.error_code for part in parts):
             yield Sleep(RETRY_MS)
         return polled
@@ -355,7 +355,7 @@ class Consumer(RebalanceListener):
     def _bury(self, partition: int, record: Record, record_id: int) -> Script[None]:
         """Send it to the dead-letter topic, and wait for the acknowledgement."""
         letters = f"{self.plan.topic}.dlq"
-        heard: list[SentRecord] = []
+        replies: list[SentRecord] = []
         letter = self._ledger.new_record(
             SentRecord(
                 0,
@@ -369,8 +369,8 @@ class Consumer(RebalanceListener):
                 source=record_id,
             )
         )
-        self._letters.send(letter, SendOptions(), heard.append)
-        while not heard:
+        self._letters.send(letter, SendOptions(), replies.append)
+        while not replies:
             yield Sleep(5)
         self._ledger.given_up.setdefault(self.plan.group, {})[record_id] = letters
         self._tell(f"moves {partition}:{record.offset} to the dead-letter topic and continues")

@@ -305,16 +305,16 @@ class Simulation:
     def _add_partitions(self, action: AddPartitions) -> None:
         if not self._has_topic(action.topic):
             return
-        known = self.topics[action.topic]
+        topic = self.topics[action.topic]
         used = sum(self._asked.values()) - self._asked[action.topic]
         if action.partitions <= self._asked[action.topic] or used + action.partitions > PARTITIONS_MAX:
-            self._refuse(f"{action.topic} has {known.partitions} partitions; there can only be more, up to a limit")
+            self._refuse(f"{action.topic} has {topic.partitions} partitions; there can only be more, up to a limit")
             return
         self._asked[action.topic] = action.partitions
 
         def added() -> None:
             counts = self.cluster.history.topics[action.topic].partition_counts
-            known.partitions = max(counts)
+            topic.partitions = max(counts)
 
         self._admin.add_partitions(action.topic, action.partitions, added)
 
@@ -414,8 +414,8 @@ class Simulation:
         letters = f"{action.topic}.dlq"
         if action.dead_letters and letters not in self._asked:
             self._make_topic(letters, 1, min(3, len(self.cluster.nodes)), {})
-        known = self.consumers.get(action.consumer)
-        if known is None:
+        consumer = self.consumers.get(action.consumer)
+        if consumer is None:
             self.consumers[action.consumer] = Consumer(
                 action,
                 self.topics[action.topic].id,
@@ -425,7 +425,7 @@ class Simulation:
                 self.ledger,
                 self.story,
             )
-        elif known.plan.topic != action.topic or not known.start(action):
+        elif consumer.plan.topic != action.topic or not consumer.start(action):
             self._refuse(f"{action.consumer} is running already")
 
     def _with_consumer(self, name: str, act: Callable[[Consumer], bool]) -> None:
@@ -486,13 +486,13 @@ class Simulation:
         if word == "controller":
             return self.cluster.controller_id
         image = self.cluster.image
-        known = None if image is None else image.partition(topic, index)
-        if known is None:
+        partition = None if image is None else image.partition(topic, index)
+        if partition is None:
             return None
         if word == "leader":
-            return known.leader if known.leader in self.cluster.nodes else None
+            return partition.leader if partition.leader in self.cluster.nodes else None
         if word == "follower":
-            others = [each for each in known.replicas if each != known.leader and each in self.cluster.nodes]
+            others = [each for each in partition.replicas if each != partition.leader and each in self.cluster.nodes]
             return next((each for each in others if self.cluster.nodes[each].is_up), None)
         return None
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from millpond.base.errors import RemoteError
 from millpond.coordinators.groups.classic import ClassicGroup
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
 from millpond.coordinators.groups.registry import AnyGroup
 from millpond.coordinators.groups.shard import GroupShard
+from millpond.coordinators.groups.share.group import ShareGroup
 from millpond.metadata.image import Image, Topic
 from millpond.sim.clients.isolation import COMMIT
 from millpond.sim.node import DATA_FOLDER, SimNode
@@ -141,8 +142,8 @@ class Observer:
         simulation = self._simulation
         if simulation.cluster.image is not None:
             return simulation.cluster.image
-        known = [simulation.cluster.nodes[each].broker.image for each in simulation.nodes_up()]
-        return known[0] if known else None
+        images = [simulation.cluster.nodes[each].broker.image for each in simulation.nodes_up()]
+        return images[0] if images else None
 
     def _node(self, node_id: int, node: SimNode, image: Image | None) -> dict[str, Any]:
         broker = None if image is None else image.brokers.get(node_id)
@@ -165,16 +166,16 @@ class Observer:
         }
 
     def _partition(self, topic: Topic, index: int) -> dict[str, Any]:
-        known = topic.partitions[index]
+        partition = topic.partitions[index]
         nodes = self._simulation.cluster.nodes
         return {
             "index": index,
-            "leader": known.leader if known.leader in nodes and nodes[known.leader].is_up else None,
-            "leader_epoch": known.leader_epoch,
-            "replicas": list(known.replicas),
-            "isr": list(known.isr),
-            "eligible": list(known.elr),
-            "logs": [self._log(topic, index, each) for each in known.replicas if each in nodes],
+            "leader": partition.leader if partition.leader in nodes and nodes[partition.leader].is_up else None,
+            "leader_epoch": partition.leader_epoch,
+            "replicas": list(partition.replicas),
+            "isr": list(partition.isr),
+            "eligible": list(partition.elr),
+            "logs": [self._log(topic, index, each) for each in partition.replicas if each in nodes],
         }
 
     def _log(self, topic: Topic, index: int, node_id: int) -> dict[str, Any]:
@@ -212,27 +213,27 @@ class Observer:
     def leader_log(self, topic: str, index: int) -> tuple[int, list[LogRecord]] | None:
         """The start offset and records of the leader's log; None while there is no leader."""
         image = self._image()
-        known = None if image is None else image.partition(topic, index)
+        partition = None if image is None else image.partition(topic, index)
         nodes = self._simulation.cluster.nodes
-        if image is None or known is None or known.leader not in nodes or not nodes[known.leader].is_up:
+        if image is None or partition is None or partition.leader not in nodes or not nodes[partition.leader].is_up:
             return None
-        replica = nodes[known.leader].broker.partitions.by_id(image.topics[topic].id, index)
+        replica = nodes[partition.leader].broker.partitions.by_id(image.topics[topic].id, index)
         if replica is None or not replica.is_leader:
             return None
         log = replica.log
-        records = self._logs.of(nodes[known.leader], topic, index)
+        records = self._logs.of(nodes[partition.leader], topic, index)
         return int(log.start_offset), [each for each in records if log.start_offset <= each.offset < log.end_offset]
 
     # Groups
 
     def _groups(self) -> dict[str, tuple[AnyGroup, GroupShard]]:
         """The groups of active coordinators."""
-        found: dict[str, tuple[AnyGroup, GroupShard]] = {}
+        result: dict[str, tuple[AnyGroup, GroupShard]] = {}
         for node_id in self._simulation.nodes_up():
             for home in self._simulation.cluster.nodes[node_id].broker.groups.shard_hosts():
                 if home.is_active:
-                    found |= {name: (group, home.shard) for name, group in home.shard.groups.items()}
-        return found
+                    result |= {name: (group, home.shard) for name, group in home.shard.groups.items()}
+        return result
 
     def _group(self, name: str, group: AnyGroup, shard: GroupShard) -> dict[str, Any]:
         committed: dict[str, dict[int, int]] = {}
@@ -243,7 +244,7 @@ class Observer:
         return {
             "name": name,
             "type": group.type_name,
-            "protocol": group.protocol if isinstance(group, ClassicGroup) else "kip-848",
+            "protocol": _protocol_of(group),
             "state": group.state_name,
             "generation": generation,
             "members": members,
@@ -263,7 +264,7 @@ class Observer:
             shown.append({**facts, "assigned": assigned})
         return shown
 
-    def _members(self, group: ConsumerGroup) -> list[dict[str, Any]]:
+    def _members(self, group: ConsumerGroup | ShareGroup) -> list[dict[str, Any]]:
         return [
             {
                 "name": member.metadata.client_id,
@@ -279,9 +280,9 @@ class Observer:
         """End offset minus committed offset by partition, also where nothing is committed."""
         lags: dict[int, int] = {}
         for index in range(self._simulation.partition_count(topic) if topic in self._simulation.topics else 0):
-            found = self.leader_log(topic, index)
-            if found is not None:
-                start, records = found
+            log = self.leader_log(topic, index)
+            if log is not None:
+                start, records = log
                 end = records[-1].offset + 1 if records else start
                 lags[index] = max(end - max(offsets.get(index, 0), start), 0)
         return lags
@@ -347,10 +348,10 @@ class Observer:
         for topic, known in self._simulation.topics.items():
             seen = places.setdefault(topic, Counter())
             for index in range(known.partitions):
-                found = self.leader_log(topic, index)
-                if found is not None:
-                    reachable[topic, index] = found[0]
-                    seen.update(each.id for each in found[1] if each.id and each.kind != "aborted")
+                log = self.leader_log(topic, index)
+                if log is not None:
+                    reachable[topic, index] = log[0]
+                    seen.update(each.id for each in log[1] if each.id and each.kind != "aborted")
         lost, deleted, compacted, twice = [], [], [], []
         acknowledged = 0
         for record in ledger.records.values():
@@ -435,8 +436,8 @@ class Observer:
         seen: Counter[int] = Counter()
         hidden = 0
         for index in range(self._simulation.partition_count(topic)):
-            found = self.leader_log(topic, index)
-            for each in [] if found is None else found[1]:
+            log = self.leader_log(topic, index)
+            for each in [] if log is None else log[1]:
                 record = ledger.records.get(each.id)
                 if record is not None and each.kind == "committed":
                     seen[record.source] += 1
@@ -451,3 +452,15 @@ class Observer:
 
 def _some(names: list[str]) -> dict[str, Any]:
     return {"count": len(names), "names": names[:NAMES_SHOWN]}
+
+
+def _protocol_of(group: AnyGroup) -> str | None:
+    match group:
+        case ClassicGroup():
+            return group.protocol
+        case ConsumerGroup():
+            return "kip-848"
+        case ShareGroup():
+            return "kip-932"
+        case _:
+            assert_never(group)

@@ -148,7 +148,7 @@ class Controller:
 
 
 @dataclass(slots=True)
-class ParkedFetch:
+class PendingFetch:
     asked: FetchFrom
     answer: Callable[[Fetched], None]
     deadline_ms: int
@@ -178,7 +178,7 @@ class BrokerHost(Host):
         self.seen_end = 0
         self.seen_high_watermark = 0
         self.acknowledging: deque[tuple[int, int, int]] = deque()
-        self.parked: list[ParkedFetch] = []
+        self.pending_fetches: list[PendingFetch] = []
         self.may_have_lost = False
         self.power_cuts = 0
 
@@ -205,7 +205,7 @@ class BrokerHost(Host):
         self.is_up = False
         self.leader = self.follower = None
         self.acknowledging.clear()
-        self.parked.clear()
+        self.pending_fetches.clear()
         # A killed process loses nothing that it wrote: the kernel still has it.
         if power:
             self.power_cuts += 1
@@ -283,9 +283,9 @@ class BrokerHost(Host):
         high_watermark = self.high_watermark
         self.leader = self.follower = None
         self.acknowledging.clear()
-        for parked in self.parked:
-            parked.answer(Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        self.parked.clear()
+        for pending in self.pending_fetches:
+            pending.answer(Fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        self.pending_fetches.clear()
         if view.leader == self.node_id:
             self.seen_high_watermark = max(min(high_watermark, self.log.end_offset), 0)
             self.leader = self.run.leader_class(
@@ -326,9 +326,9 @@ class BrokerHost(Host):
         leader, life = self.leader, self.life
         if leader is None:
             return
-        asked = leader.isr_request(self.run.now_ms)
-        if asked is not None:
-            self.ask_for_isr(leader, asked)
+        request = leader.isr_request(self.run.now_ms)
+        if request is not None:
+            self.ask_for_isr(leader, request)
         self.run.later(100, self, lambda: self.look_at_isr() if self.leader is leader and self.life == life else None)
 
     def ask_for_isr(self, leader: PartitionLeader, asked: IsrRequest) -> None:
@@ -377,7 +377,7 @@ class BrokerHost(Host):
             if asked.offset < self.log.end_offset:
                 answer(self.fetched(asked))
             else:
-                self.parked.append(ParkedFetch(asked, answer, self.run.now_ms + FETCH_WAIT_MS))
+                self.pending_fetches.append(PendingFetch(asked, answer, self.run.now_ms + FETCH_WAIT_MS))
                 self.run.later(FETCH_WAIT_MS, self, self.after)
             self.after()
 
@@ -394,18 +394,18 @@ class BrokerHost(Host):
             # The next fetch offset reports what we have, so it waits for the disk.
             self.sync(self.fetch)
             return
-        asked = follower.fetch()
+        response = follower.fetch()
         leader = self.run.hosts[follower.leader - 1]
         epoch = self.epoch
 
         def answer(fetched: Fetched) -> None:
             self.run.carry(
-                leader.node_id, self.node_id, self, lambda: self.on_fetched(follower, life, asked, fetched)
+                leader.node_id, self.node_id, self, lambda: self.on_fetched(follower, life, response, fetched)
             )
 
-        self.run.carry(self.node_id, leader.node_id, leader, lambda: leader.serve(self, epoch, asked, answer))
+        self.run.carry(self.node_id, leader.node_id, leader, lambda: leader.serve(self, epoch, response, answer))
         lost = Fetched(ErrorCode.NETWORK_EXCEPTION)
-        self.run.later(REQUEST_TIMEOUT_MS, self, lambda: self.on_fetched(follower, life, asked, lost))
+        self.run.later(REQUEST_TIMEOUT_MS, self, lambda: self.on_fetched(follower, life, response, lost))
 
     def on_fetched(self, follower: PartitionFollower, life: int, asked: FetchFrom, fetched: Fetched) -> None:
         if self.life != life or self.follower is not follower or follower.asked is not asked:
@@ -470,13 +470,13 @@ class BrokerHost(Host):
                 self.seen_high_watermark = high_watermark
             while self.acknowledging and self.acknowledging[0][0] < high_watermark:
                 run.acknowledge(self.acknowledging.popleft())
-            if self.parked:
-                waiting, self.parked = self.parked, []
-                for parked in waiting:
-                    if parked.asked.offset < end or run.now_ms >= parked.deadline_ms:
-                        parked.answer(self.fetched(parked.asked))
+            if self.pending_fetches:
+                waiting, self.pending_fetches = self.pending_fetches, []
+                for pending in waiting:
+                    if pending.asked.offset < end or run.now_ms >= pending.deadline_ms:
+                        pending.answer(self.fetched(pending.asked))
                     else:
-                        self.parked.append(parked)
+                        self.pending_fetches.append(pending)
         if (run.sync_first or run.chance() < 0.005) and log.mark() and not self.is_syncing:
             self.sync()
 

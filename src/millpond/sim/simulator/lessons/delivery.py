@@ -49,7 +49,7 @@ LESSONS: Final = (
         about="The same consumer commits first and sends its mails then. It is killed between the two.",
         question="Are mails missing, or sent twice?",
         answer=(
-            "Missing, for ever: the offset says that they are done, and nobody looks at them again. No error is "
+            "Missing, for ever: the offset says that they are done, and they are not read again. No error is "
             "recorded anywhere. That is at most once."
         ),
         claims=("Commit before work is at most once: a crash between the two passes records over for ever.",),
@@ -129,7 +129,7 @@ LESSONS: Final = (
         title="The acknowledgement is lost, the producer tries again",
         about=(
             "Two producers write with acks=all; one numbers its batches (idempotent), the other does not. The way "
-            "back from the leader is cut: both have written, and neither is told."
+            "back from the leader is cut: both have written, and neither gets a response."
         ),
         question="Both send again when the network is back. Whose records are in the log twice?",
         answer=(
@@ -157,7 +157,7 @@ LESSONS: Final = (
     Lesson(
         name="poison",
         title="A poison record stops its partition",
-        about="One record makes the handler fail, every time. Others stand behind it in its partition.",
+        about="One record makes the handler fail, every time. Others follow it in its partition.",
         question="What happens to those behind it, and to the other partitions?",
         answer=(
             "Those behind it wait, for ever: order is kept, so nothing overtakes. The other partitions go on, and "
@@ -181,8 +181,8 @@ LESSONS: Final = (
         about="The same poison, but the consumer gives a record up after three attempts and writes it to orders.dlq.",
         question="What is lost, and what waits?",
         answer=(
-            "Nothing is lost and nothing waits: the record stands in orders.dlq with where it came from, and the "
-            "partition goes on behind it. Somebody can look at it, mend the cause, and send it back."
+            "Nothing is lost and nothing waits: the record is in orders.dlq with where it came from, and the "
+            "partition goes on behind it. An operator can look at it, fix the cause, and send it back."
         ),
         claims=(
             "After some attempts a record goes to a dead-letter topic, with where it came from, and the partition "
@@ -236,7 +236,7 @@ LESSONS: Final = (
         question="How long does a reader of committed records wait for the others' records?",
         answer=(
             "Until the transaction times out (here 5 s) and the coordinator aborts it. Until then the last stable "
-            "offset stands before it, and all that is behind waits."
+            "offset is before it, and all that is behind waits."
         ),
         claims=("An open transaction holds back readers of committed records, until it ends or times out.",),
         before=(

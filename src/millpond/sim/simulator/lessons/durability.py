@@ -20,11 +20,11 @@ from millpond.sim.simulator.lessons.lesson import Lesson
 LESSONS: Final = (
     Lesson(
         name="acks-0",
-        title="acks=0: nobody is told anything",
+        title="acks=0: no acknowledgement",
         about="A producer sends with acks=0. The network between it and the leader is cut, and it keeps sending.",
         question="What does the producer know of the records that it sent into the cut?",
         answer=(
-            "Nothing. It is told nothing when they arrive, and nothing when they do not: when the leader is "
+            "Nothing. It gets no response when they arrive, and none when they do not: when the leader is "
             "killed they are gone, and the producer has gone on long ago."
         ),
         claims=("With acks=0 a producer sends and forgets: a lost connection loses records silently.",),
@@ -48,13 +48,13 @@ LESSONS: Final = (
         ),
         question="The leader dies now, after the acknowledgement. Where is the record?",
         answer=(
-            "Gone. A follower that never saw it leads from now on. The producer was told that it is written, and "
+            "Gone. A follower that never saw it leads from now on. The producer got an acknowledgement, and "
             "never finds out that it is not."
         ),
         claims=(
             "With acks=1 a record that was acknowledged is lost when the leader dies before a follower has "
             "fetched it.",
-            "The producer cannot learn of that: it was told that all is well.",
+            "The producer cannot learn of that: its record was acknowledged.",
         ),
         before=(
             CreateTopic(partitions=1),
@@ -74,7 +74,7 @@ LESSONS: Final = (
         about="The same slow followers and the same crash, but the producer asks for acks=all.",
         question="What was the producer told by the time of the crash, and what is there afterwards?",
         answer=(
-            "It was told nothing yet: the leader waits until every replica in sync has the record. The producer "
+            "It has no response yet: the leader waits until every replica in sync has the record. The producer "
             "sends again, to the new leader, and every record is there once."
         ),
         claims=(
@@ -171,7 +171,7 @@ LESSONS: Final = (
         claims=(
             "When a leader dies the controller chooses another one from the replicas in sync, and nothing "
             "acknowledged is lost.",
-            "Clients hear errors, ask anew who leads, and try again; it takes seconds.",
+            "Clients get errors, look up the new leader, and retry; it takes seconds.",
             "A node that comes back copies what it missed, and joins the replicas in sync again.",
             "A dead follower leaves the replicas in sync, and the others go on.",
         ),
@@ -225,7 +225,7 @@ LESSONS: Final = (
         ),
         question="May the follower lead?",
         answer=(
-            "No. Nobody leads until the one that has everything is back: the partition is out of reach, and "
+            "No. There is no leader until the replica with all records is back: the partition is out of reach, and "
             "nothing is lost. That is the default."
         ),
         claims=(
@@ -251,7 +251,7 @@ LESSONS: Final = (
     Lesson(
         name="unclean-election",
         title="Unclean election: a leader, and records less",
-        about="The same, but somebody decides that a partition without its last records is better than none.",
+        about="The same, but an operator decides that a partition without its last records is better than none.",
         question="What does the election cost?",
         answer=(
             "The records that only the dead leader had: acknowledged, and gone for ever. When it comes back it "
@@ -279,7 +279,7 @@ LESSONS: Final = (
     ),
     Lesson(
         name="cut-off-leader",
-        title="A leader that nobody hears",
+        title="A leader that is cut off",
         about=(
             "The network between the leader and the other nodes is cut; the producer reaches all of them. "
             "min.insync.replicas=2."
@@ -291,7 +291,7 @@ LESSONS: Final = (
         ),
         claims=(
             "A leader that is cut off cannot acknowledge what others do not have; another one is elected.",
-            "What a deposed leader has and nobody else has is cut off when it comes back.",
+            "Records that only a deposed leader has are truncated when it comes back.",
         ),
         before=(
             CreateTopic(partitions=1, min_insync=2),

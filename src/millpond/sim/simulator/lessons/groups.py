@@ -46,15 +46,15 @@ LESSONS: Final = (
     Lesson(
         name="two-groups",
         title="A second group reads everything from the beginning",
-        about="Orders are read by billing. Then analytics comes, a group that nobody has heard of before.",
+        about="Orders are read by billing. Then analytics comes, a new group.",
         question="What does analytics see of the records that billing has read and committed already?",
         answer=(
-            "All of them. Reading deletes nothing: each group has offsets of its own, and a new one begins at the "
+            "All of them. Reading deletes nothing: each group has its own offsets, and a new one begins at the "
             "start. Within a group every record goes to one consumer; of several groups each gets all."
         ),
         claims=(
             "Reading does not delete: a record is there for every group.",
-            "Groups have offsets of their own and read the same log independently (publish and subscribe).",
+            "Groups have their own offsets and read the same log independently (publish and subscribe).",
             "Within a group each record goes to one consumer (a work queue): both patterns are one mechanism.",
             "A new group begins at the start of what is kept.",
         ),
@@ -79,7 +79,7 @@ LESSONS: Final = (
             "log, where there is room; the quick one is at the end all the time."
         ),
         claims=(
-            "Consumers pull at their own pace; a slow one slows nobody else down.",
+            "Consumers pull at their own pace; a slow one does not slow the others down.",
             "One event feeds many services; none of them can starve another.",
         ),
         before=(
@@ -99,7 +99,7 @@ LESSONS: Final = (
             "offset."
         ),
         question="What happens to the lag when a second and a third consumer come?",
-        answer="It falls faster: the partitions are shared out anew. At the end it is nothing, and nothing was lost.",
+        answer="It falls faster: the partitions are assigned again. At the end it is zero, and nothing was lost.",
         claims=(
             "Lag is the end offset less the committed offset, by partition: how much a group has yet to do.",
             "A burst becomes lag in the log, not an overload of consumers; they work it off at their own pace.",
@@ -121,7 +121,7 @@ LESSONS: Final = (
     ),
     Lesson(
         name="consumer-away",
-        title="The consumer is down, and nobody minds",
+        title="The consumer is down, and nothing is lost",
         about="The mail service reads orders. It is killed, and orders keep coming.",
         question="Is any order refused or lost? What does the mail service do when it is back?",
         answer=(
@@ -130,8 +130,8 @@ LESSONS: Final = (
         ),
         claims=(
             "Producer and consumer are decoupled: one may be down or slow without the other's noticing.",
-            "Committed offsets are kept by the group's coordinator, in a log of their own: whoever comes back "
-            "goes on there.",
+            "Committed offsets are kept by the group's coordinator, in a separate log: a consumer that "
+            "returns continues there.",
         ),
         before=(
             CreateTopic(),
@@ -149,7 +149,7 @@ LESSONS: Final = (
     Lesson(
         name="replay",
         title="Replay is a smaller number",
-        about="A group has read everything, with a bug. The bug is mended, and the group stands still.",
+        about="A group has read everything, with a bug. The bug is fixed, and the group is stopped.",
         question="How can it work on the old records again?",
         answer=(
             "Its committed offsets are set back to the beginning. That is all: the records are still there, and "
@@ -175,13 +175,13 @@ LESSONS: Final = (
         name="eager",
         title="Eager rebalance: everybody stops",
         about="Two consumers share six partitions by the eager protocol. A third one joins.",
-        question="Which partitions are nobody's for a moment?",
+        question="Which partitions have no owner for a moment?",
         answer=(
-            "All of them: every member gives up everything, the group is shared out anew, and everybody begins "
-            "again. That is the pause that a deploy shows as a saw in latency."
+            "All of them: every member gives up everything, the partitions are assigned again, and every member "
+            "begins again. That is the pause that a deploy shows as a saw in latency."
         ),
         claims=(
-            "When a member joins or leaves, the partitions are shared out anew.",
+            "When a member joins or leaves, the partitions are assigned again.",
             "In the eager protocol all members stop and give up everything for every change.",
         ),
         before=(CreateTopic(partitions=6), 300, *_crew("eager")[:2], 3000),
@@ -204,7 +204,7 @@ LESSONS: Final = (
         name="kip-848",
         title="The new protocol: the coordinator shares out",
         about="The same with the new protocol (KIP-848): no member leads, heartbeats tell each what it shall have.",
-        question="Is there a moment in which the whole group waits for somebody?",
+        question="Is there a moment in which the whole group waits?",
         answer=(
             "No. The coordinator decides once; each member lets go of what it shall not have, and the next one "
             "gets it, each at its own heartbeat."
@@ -260,7 +260,7 @@ LESSONS: Final = (
     Lesson(
         name="crashed-member",
         title="A member dies, another one goes on",
-        about="Two consumers share a topic. One is killed; nobody tells its group.",
+        about="Two consumers share a topic. One is killed; its group is not notified.",
         question="How does the group find out, and where does the other one go on?",
         answer=(
             "Its heartbeats are missing: after its session (here 1.5 s) the coordinator takes it out, and the "

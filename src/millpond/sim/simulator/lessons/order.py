@@ -36,7 +36,7 @@ LESSONS: Final = (
         title="A1, B1, A2: order is promised within a partition only",
         about=(
             "Customer A sends A1, then customer B sends B1, then A sends A2. A and B are in different partitions, "
-            "each read by a consumer of its own; the one that reads A's is slow."
+            "each read by its own consumer; the one that reads A's is slow."
         ),
         question="In which order are the three worked on?",
         answer=(

@@ -12,10 +12,10 @@ LESSONS: Final = (
         name="retention",
         title="Retention deletes from the front, read or not",
         about="Records are kept for three seconds here. Segments roll every second, and old ones are deleted whole.",
-        question="Does it matter whether somebody has read them?",
+        question="Does it matter whether they have been read?",
         answer=(
             "No. What is older than the retention goes, read or unread, whole segments at a time; what is younger "
-            "stays, read or unread. The offsets go on: nothing is numbered anew."
+            "stays, read or unread. The offsets go on: records keep their numbers."
         ),
         claims=(
             "Records are kept by time or size, whether they were read or not.",
@@ -38,7 +38,7 @@ LESSONS: Final = (
         name="lag-and-retention",
         title="Lag against retention: data that was never read",
         about=(
-            "Records are kept for three seconds. The consumer is killed, records keep coming, and nobody looks at "
+            "Records are kept for three seconds. The consumer is killed, records keep coming, and no one looks at "
             "the lag."
         ),
         question="The consumer comes back after the retention. What does it find?",
