@@ -28,45 +28,45 @@ from millpond.spark.option import Where as Where
 LOG = logging.getLogger("millpond.spark")
 
 SUBSCRIBE = Option(
-    "subscribe", "", "Topics to read, with commas between them.", where=READS, shown="one of the three is needed"
+    "subscribe", "", "Topics to read, with commas between them.", where=READS, shown="one of the three is required"
 )
 SUBSCRIBE_PATTERN = Option(
     "subscribePattern", "", "Read the topics whose whole name matches this regular expression.", where=READS,
-    shown="one of the three is needed",
+    shown="one of the three is required",
 )  # fmt: skip
 ASSIGN = Option(
-    "assign", "", 'Partitions to read: `{"orders":[0,1]}`.', where=READS, shown="one of the three is needed"
+    "assign", "", 'Partitions to read: `{"orders":[0,1]}`.', where=READS, shown="one of the three is required"
 )
 STARTING_TIMESTAMP = Option(
     "startingTimestamp", 0,
-    "Start each partition at its first record of this time or later, in milliseconds. Goes before "
+    "Start each partition at its first record of this time or later, in milliseconds. Overrides "
     "`startingOffsetsByTimestamp` and `startingOffsets`.",
     at_least(0), where=READS, shown="not used",
 )  # fmt: skip
 STARTING_OFFSETS_BY_TIMESTAMP = Option(
     "startingOffsetsByTimestamp", "",
-    'The same for each partition: `{"orders":{"0":1700000000000}}`. Goes before `startingOffsets`.',
+    'The same for each partition: `{"orders":{"0":1700000000000}}`. Overrides `startingOffsets`.',
     where=READS, shown="not used",
 )  # fmt: skip
 STARTING_OFFSETS_BY_TIMESTAMP_STRATEGY = Option(
     "startingOffsetsByTimestampStrategy", "error",
-    "What to do when a partition has no record so late: `error`, or start at its `latest` offset.",
+    "What to do if a partition has no record that late: `error`, or start at its `latest` offset.",
     one_of("error", "latest"), any_case=True, where=READS,
 )  # fmt: skip
 STARTING_OFFSETS = Option(
     "startingOffsets", "",
     'Where a new query starts: `earliest`, `latest`, or `{"orders":{"0":23,"1":-2}}` with -2 for earliest and -1 for '
-    "latest. A query that has a checkpoint goes on where it was.",
+    "latest. A query with a checkpoint continues where it stopped.",
     where=READS, shown="latest for streams, earliest for batches",
 )  # fmt: skip
 ENDING_TIMESTAMP = Option(
     "endingTimestamp", 0,
-    "End before the first record of this time or later, in milliseconds; at the latest offset where there is none. "
-    "Goes before `endingOffsetsByTimestamp` and `endingOffsets`.",
+    "End before the first record of this time or later, in milliseconds; at the latest offset if there is none. "
+    "Overrides `endingOffsetsByTimestamp` and `endingOffsets`.",
     at_least(0), where=BATCH, shown="not used",
 )  # fmt: skip
 ENDING_OFFSETS_BY_TIMESTAMP = Option(
-    "endingOffsetsByTimestamp", "", "The same for each partition. Goes before `endingOffsets`.", where=BATCH,
+    "endingOffsetsByTimestamp", "", "The same for each partition. Overrides `endingOffsets`.", where=BATCH,
     shown="not used",
 )  # fmt: skip
 ENDING_OFFSETS = Option(
@@ -76,24 +76,25 @@ ENDING_OFFSETS = Option(
 FAIL_ON_DATA_LOSS = Option(
     "failOnDataLoss", True,
     "Fail when records that were to be read are gone (retention, a topic deleted or recreated). `false` warns and "
-    "goes on at the earliest offset there is.",
+    "continues at the earliest available offset.",
     where=READS, harmless=True,
 )  # fmt: skip
 MAX_OFFSETS_PER_TRIGGER = Option(
     "maxOffsetsPerTrigger", 0,
-    "At most so many offsets a batch, shared among the partitions by what each has waiting.",
+    "The most offsets in one batch, shared among the partitions in proportion to their backlogs.",
     at_least(1), where=STREAM, shown="no limit", harmless=True,
 )  # fmt: skip
 MIN_OFFSETS_PER_TRIGGER = Option(
-    "minOffsetsPerTrigger", 0, "Wait for so many offsets before a batch starts, at most `maxTriggerDelay`.",
-    at_least(1), where=STREAM, shown="do not wait", harmless=True,
+    "minOffsetsPerTrigger", 0,
+    "Wait until this many offsets are available before a batch starts, for at most `maxTriggerDelay`.",
+    at_least(1), where=STREAM, shown="no delay", harmless=True,
 )  # fmt: skip
 MAX_TRIGGER_DELAY_MS = Option(
-    "maxTriggerDelay", 15 * 60_000, "How long `minOffsetsPerTrigger` may hold a batch back.", is_duration=True,
+    "maxTriggerDelay", 15 * 60_000, "How long `minOffsetsPerTrigger` may delay a batch.", is_duration=True,
     where=STREAM, shown="15m", harmless=True,
 )  # fmt: skip
 MIN_PARTITIONS = Option(
-    "minPartitions", 0, "Split large ranges so that there are at least about so many tasks.", at_least(1),
+    "minPartitions", 0, "Split large ranges so that there are at least about this many tasks.", at_least(1),
     where=READS, shown="one task for each topic partition", harmless=True,
 )  # fmt: skip
 MAX_RECORDS_PER_PARTITION = Option(
@@ -106,8 +107,8 @@ INCLUDE_HEADERS = Option(
 )  # fmt: skip
 GROUP_ID_PREFIX = Option(
     "groupIdPrefix", "",
-    "Accepted and not needed: the source reads without a consumer group, so queries cannot disturb each other. To "
-    "show the progress of a query as a group, see `commitGroup`.",
+    "Accepted, but has no effect: the source reads without a consumer group, so queries cannot disturb each other. "
+    "To show the progress of a query as a group, see `commitGroup`.",
     where=READS, shown="not used", harmless=True,
 )  # fmt: skip
 POLL_TIMEOUT_MS = Option(
@@ -116,17 +117,17 @@ POLL_TIMEOUT_MS = Option(
 )  # fmt: skip
 FETCH_OFFSET_RETRIES = Option(
     "fetchOffset.numRetries", 0,
-    "Accepted and not needed: offsets are asked for again until `kafka.default.api.timeout.ms` has passed.",
+    "Accepted, but has no effect: requests for offsets are repeated until `kafka.default.api.timeout.ms` has passed.",
     at_least(0), where=READS, shown="not used", harmless=True,
 )  # fmt: skip
 FETCH_OFFSET_RETRY_INTERVAL_MS = Option(
-    "fetchOffset.retryIntervalMs", 0, "Accepted and not needed, as `fetchOffset.numRetries`.", is_duration=True,
+    "fetchOffset.retryIntervalMs", 0, "Accepted, but has no effect, like `fetchOffset.numRetries`.", is_duration=True,
     where=READS, shown="not used", harmless=True,
 )  # fmt: skip
 COMMIT_GROUP = Option(
     "commitGroup", "",
     "Commit the offsets that the query has finished as this consumer group, so that group tools show its lag. The "
-    "query itself starts from its checkpoint, never from there.",
+    "query itself always starts from its checkpoint.",
     where=STREAM, shown="no commits",
 )  # fmt: skip
 VALUE_FORMAT = Option(
@@ -136,17 +137,17 @@ VALUE_FORMAT = Option(
 VALUE_SCHEMA = Option(
     "valueSchema", "",
     "The schema of the value: Spark's notation (`id long, name string`), or an Avro schema as JSON.", where=READS,
-    shown="needed with `valueFormat`",
+    shown="required with `valueFormat`",
 )  # fmt: skip
 AVRO_PREFIX = Option(
     "avroPrefix", "none",
-    "`confluent`: Avro values begin with a zero byte and the four of a schema registry's id, which are skipped.",
+    "`confluent`: Avro values begin with a zero byte and a four-byte schema id, which are skipped.",
     one_of("none", "confluent"), any_case=True, where=READS,
 )  # fmt: skip
 BAD_RECORDS = Option(
     "badRecords", "fail",
     "A value that does not parse: `fail` the query; `null` keeps the row with `parsed` null and the reason in the "
-    "column `fault`; `dead_letters` sends the record to `deadLetterTopic` and goes on without it.",
+    "column `fault`; `dead_letters` sends the record to `deadLetterTopic` and continues.",
     one_of("fail", "null", "dead_letters"), any_case=True, where=READS,
 )  # fmt: skip
 BAD_ENDING: Final = f".bad{DEAD_LETTERS_ENDING}"
@@ -154,17 +155,17 @@ BAD_ENDING: Final = f".bad{DEAD_LETTERS_ENDING}"
 group has failed these."""
 
 DEAD_LETTER_TOPIC = Option(
-    "deadLetterTopic", "", "Where `badRecords=dead_letters` sends what does not parse.", where=READS,
+    "deadLetterTopic", "", "Where `badRecords=dead_letters` sends bad records.", where=READS,
     shown="the topic's name and `.bad.dlq`",
 )  # fmt: skip
 TOPIC = Option(
-    "topic", "", "Write all rows to this topic; without it the column `topic` says where.", where=WRITES,
-    shown="the column `topic`",
+    "topic", "", "Write all rows to this topic; without it the column `topic` names the topic of each row.",
+    where=WRITES, shown="the column `topic`",
 )  # fmt: skip
 DELIVERY = Option(
     "delivery", "at_least_once",
     "`exactly_once` writes each batch of a stream in transactions: readers with isolation level read_committed see "
-    "each row once, whatever crashes.",
+    "each row once, despite crashes.",
     one_of("at_least_once", "exactly_once"), any_case=True, where=WRITES,
 )  # fmt: skip
 INCLUDE_TIMESTAMPS = Option(
@@ -173,18 +174,18 @@ INCLUDE_TIMESTAMPS = Option(
 )  # fmt: skip
 TRANSACTION_TIMEOUT_MS = Option(
     "transactionTimeout", 15 * 60_000,
-    "How long a transaction of `delivery=exactly_once` may stay open: longer than a batch takes. The cluster allows "
-    "up to its `transaction.max.timeout.ms`.",
+    "How long a transaction of `delivery=exactly_once` may stay open: longer than a batch takes. The limit is the "
+    "cluster's `transaction.max.timeout.ms`.",
     is_duration=True, where=WRITES, shown="15m",
 )  # fmt: skip
 TXN_APP_ID = Option(
     "txnAppId", "",
-    "For `df.write` with `delivery=exactly_once`, as in foreachBatch: a name for what writes. With `txnVersion`, a "
-    "write into the same topic that was already done is left out; other rows under the same number are an error.",
-    where=WRITE, shown="each write is a new one",
+    "For `df.write` with `delivery=exactly_once`, as in foreachBatch: a name for the job. With `txnVersion`, a write "
+    "into the same topic that was already done is skipped; other rows under the same number are an error.",
+    where=WRITE, shown="each write is new",
 )  # fmt: skip
 TXN_VERSION = Option(
-    "txnVersion", 0, "The number of this write, rising for one `txnAppId`.", at_least(0), where=WRITE, shown="none"
+    "txnVersion", 0, "The number of this write, ascending for one `txnAppId`.", at_least(0), where=WRITE, shown="none"
 )
 
 OPTIONS: Final[tuple[Option[Any], ...]] = tuple(each for each in list(globals().values()) if isinstance(each, Option))
@@ -210,7 +211,7 @@ KAFKA_REFUSED: Final[Mapping[str, tuple[frozenset[Where], str]]] = {
     "value.serializer": (WRITES, _BYTES_ONLY),
     "auto.offset.reset": (
         READS,
-        "where a new query starts is said by startingOffsets; after that its checkpoint says",
+        "startingOffsets says where a new query starts; later its checkpoint does",
     ),
     "enable.auto.commit": (READS, "the checkpoint keeps the position; to show it as a group's, use commitGroup"),
     "interceptor.classes": (READS | WRITES, "Java classes cannot run here, and they could change the records"),
@@ -266,11 +267,11 @@ class Options:
         return self.where in ("readStream", "writeStream")
 
 
-def read_options(given: Mapping[str, str], where: Where) -> Options:
+def read_options(texts: Mapping[str, str], where: Where) -> Options:
     """Parse and check a user's options. OptionError suggests what was probably meant."""
     kafka: dict[str, str] = {}
     values: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in texts.items():
         lower = name.lower()
         if lower in _OF_SPARK or lower.startswith(_OF_SPARKS_TABLES):
             continue
@@ -308,9 +309,9 @@ def _file_settings() -> dict[str, str]:
     }
 
 
-def nearest(name: str, known: Collection[str]) -> str | None:
+def nearest(name: str, names: Collection[str]) -> str | None:
     """The nearest known name."""
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {each.lower(): each for each in names}
     near = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
     return by_lower[near[0]] if near else None
 
@@ -322,11 +323,11 @@ def _checked_setting(setting: str, value: str, where: Where) -> str:
     if setting not in KAFKA_USED:
         if not kafka_settings.is_known(setting):
             near = difflib.get_close_matches(setting, KAFKA_USED | kafka_settings.NAMES, n=1)
-            meant = f"; did you mean kafka.{near[0]}?" if near else ": no client of Kafka has one of that name"
+            meant = f"; did you mean kafka.{near[0]}?" if near else ": no Kafka client has a setting of that name"
             raise OptionError(f"there is no setting kafka.{setting}{meant}")
         if setting not in _warned:
             _warned.add(setting)
-            LOG.warning("kafka.%s has no effect here; docs/spark.md says which settings have one", setting)
+            LOG.warning("kafka.%s has no effect here; docs/spark.md lists the settings that do", setting)
     if setting == "isolation.level" and value not in _ISOLATION_LEVELS:
         raise OptionError(
             f"option kafka.isolation.level cannot be {value!r}: it is one of {', '.join(_ISOLATION_LEVELS)}"

@@ -19,10 +19,10 @@ __all__ = ["into_table"]
 
 def into_table(path: str, **options: str | int | bool) -> Callable[[DataFrame, int], None]:
     """For `foreachBatch`: write each batch at most once, with the options of `millpond_delta`."""
-    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
     def write(frame: DataFrame, batch_id: int) -> None:
-        writer = frame.write.format("millpond_delta").mode("append").option("ofStream", "true").options(**given)
+        writer = frame.write.format("millpond_delta").mode("append").option("ofStream", "true").options(**texts)
         writer.save(path)
 
     return write

@@ -39,7 +39,7 @@ _ROWS: Final = "millpond.rows"
 
 
 @dataclass(frozen=True)
-class Turn:
+class WriteId:
     """One batch of one query, as recorded in the log."""
 
     query_id: str
@@ -54,16 +54,16 @@ class Turn:
         return last is not None and last >= self.batch_id
 
     @property
-    def write(self) -> str:
+    def label(self) -> str:
         return f"{self.query_id}/{self.batch_id}"
 
 
-def properties(turn: Turn | None, summary: str, tries: int | None = None) -> CommitProperties:
+def properties(write_id: WriteId | None, summary: str, tries: int | None = None) -> CommitProperties:
     """`tries=0` when creating a table: the library's retry would overwrite another writer's table."""
-    if turn is None:
+    if write_id is None:
         return CommitProperties(max_commit_retries=tries)
-    metadata = {_WRITE: turn.write, _RUN: turn.run, _ROWS: summary} if turn.is_job else None
-    done = [Transaction(turn.query_id, turn.batch_id)]
+    metadata = {_WRITE: write_id.label, _RUN: write_id.run, _ROWS: summary} if write_id.is_job else None
+    done = [Transaction(write_id.query_id, write_id.batch_id)]
     return CommitProperties(custom_metadata=metadata, max_commit_retries=tries, app_transactions=done)
 
 
@@ -72,7 +72,7 @@ def publish(
     files: Sequence[WrittenFile],
     schema: pa.Schema,
     partition_by: tuple[str, ...],
-    turn: Turn | None,
+    write_id: WriteId | None,
     *,
     overwrite: bool = False,
 ) -> bool:
@@ -89,7 +89,7 @@ def publish(
                 added,
                 partition_by=list(partition_by),
                 storage_options=dict(location.storage) or None,
-                commit_properties=properties(turn, summary, tries=0),
+                commit_properties=properties(write_id, summary, tries=0),
             )
             return
         check_writable(table)
@@ -101,14 +101,17 @@ def publish(
             "overwrite" if overwrite else "append",
             schema,
             list(partition_by),
-            commit_properties=properties(turn, summary),
+            commit_properties=properties(write_id, summary),
         )
 
-    return contend(location, turn, once, lambda: summary)
+    return contend(location, write_id, once, lambda: summary)
 
 
 def contend(
-    location: Location, turn: Turn | None, once: Callable[[DeltaTable | None], None], summarize: Callable[[], str]
+    location: Location,
+    write_id: WriteId | None,
+    once: Callable[[DeltaTable | None], None],
+    summarize: Callable[[], str],
 ) -> bool:
     """Retry a commit on the newest version until it succeeds. False if the batch was already committed.
 
@@ -116,8 +119,8 @@ def contend(
     """
     for tries in range(TRIES_MAX):
         table = location.table()
-        if turn is not None and table is not None and turn.is_done(table):
-            _check_same_write(table, turn, summarize)
+        if write_id is not None and table is not None and write_id.is_done(table):
+            _check_same_write(table, write_id, summarize)
             return tries > 0
         try:
             once(table)
@@ -128,7 +131,7 @@ def contend(
             # Another writer created the table at the same time: it exists now.
             if table is not None or location.table() is None:
                 raise
-            LOG.info("%s was made by another writer: %s", location.uri, error)
+            LOG.info("%s was created by another writer: %s", location.uri, error)
         time.sleep(min(FIRST_WAIT_S * 2**tries, LONGEST_WAIT_S) * (0.5 + random.random()))
     raise CommitContested(
         f"{TRIES_MAX} tries to commit to {location.uri} failed because other writers changed the table each time; "
@@ -136,27 +139,27 @@ def contend(
     )
 
 
-def _check_same_write(table: DeltaTable, turn: Turn, summarize: Callable[[], str]) -> None:
+def _check_same_write(table: DeltaTable, write_id: WriteId, summarize: Callable[[], str]) -> None:
     """WriteTaken if a job repeats a number with other rows, as far as the log still shows."""
-    if not turn.is_job:
+    if not write_id.is_job:
         return
     history = table.history(COMMITS_SEARCHED)
-    standing = next((each for each in history if each.get(_WRITE) == turn.write), None)
-    if standing is None:
-        LOG.warning("%s has %s %d already, or a later one", table.table_uri, turn.query_id, turn.batch_id)
+    earlier = next((each for each in history if each.get(_WRITE) == write_id.label), None)
+    if earlier is None:
+        LOG.warning("%s has %s %d already, or a later one", table.table_uri, write_id.query_id, write_id.batch_id)
         return
-    before, now = standing[_ROWS], summarize()
+    before, now = earlier[_ROWS], summarize()
     if before == now:
         return
-    if turn.run and turn.run != standing[_RUN]:
+    if write_id.run and write_id.run != earlier[_RUN]:
         # A stream repeats the batch after a failure; its rows may contain a time or a random number.
-        LOG.warning("%s has %s already; the replay brought other rows and is left out", table.table_uri, turn.write)
+        LOG.warning("%s has %s already; the replay has other rows and is ignored", table.table_uri, write_id.label)
         return
     raise WriteTaken(
-        f"{turn.query_id}, number {turn.batch_id} is in {table.table_uri} already, with {rows_in(before)} rows of "
-        f"another write: this one brings other rows ({rows_in(now)}), and nothing of it was written. Give each write "
-        "into the same table its own txnVersion, or its own txnAppId (with ofStream: one write for each batch). If "
-        "it is the same write, whose rows come out differently each time, leave it out: it is there"
+        f"{write_id.query_id}, number {write_id.batch_id} is in {table.table_uri} already, with {rows_in(before)} "
+        f"rows of another write: this one has other rows ({rows_in(now)}), and none of them were written. Give each "
+        "write into the same table its own txnVersion, or its own txnAppId (with ofStream: one write per batch). If "
+        "it is the same write with rows that differ on each run, leave it out: it is done"
     )
 
 

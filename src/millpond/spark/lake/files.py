@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from millpond.spark.lake.layout import Values, folder, split
 from millpond.spark.lake.location import Location
-from millpond.spark.lake.schemas import fitted
+from millpond.spark.lake.schemas import fit
 from millpond.spark.lake.statistics import file_statistics
 
 ROW_GROUP_BYTES: Final = 32 << 20
@@ -65,12 +65,12 @@ class TableFiles:
         self._task = task
         self._open: dict[Values, _Open] = {}
         self._pending_bytes = 0
-        self._done: list[WrittenFile] = []
+        self._finished: list[WrittenFile] = []
         self._paths: list[str] = []
-        self._how = parquet_options(self._inner)
+        self._parquet_options = parquet_options(self._inner)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for values, rows in split(fitted(batch, self._schema), self._partition_by):
+        for values, rows in split(fit(batch, self._schema), self._partition_by):
             if not rows.num_rows:
                 continue
             file = self._open.pop(values, None) or self._begin(values)
@@ -88,7 +88,7 @@ class TableFiles:
     def finish(self) -> tuple[WrittenFile, ...]:
         for file in list(self._open.values()):
             self._close(file)
-        return tuple(self._done)
+        return tuple(self._finished)
 
     def discard(self) -> None:
         """Delete the files of a failed task."""
@@ -108,7 +108,7 @@ class TableFiles:
         self._paths.append(path)
         sink = self._files.open_output_stream(path)
         footers: list[Any] = []
-        writer = pq.ParquetWriter(sink, self._inner, metadata_collector=footers, **self._how)
+        writer = pq.ParquetWriter(sink, self._inner, metadata_collector=footers, **self._parquet_options)
         return _Open(path, values, writer, sink, footers)
 
     def _write(self, file: _Open) -> None:
@@ -126,7 +126,7 @@ class TableFiles:
         file.writer.close()
         size = file.sink.tell()
         file.sink.close()
-        self._done.append(
+        self._finished.append(
             WrittenFile(
                 file.path,
                 size,

@@ -76,10 +76,10 @@ def _codes(keys: Sequence[pa.Array]) -> pa.Array:
 
 
 def _values(keys: Sequence[pa.Array], row: int) -> Values:
-    return tuple(written(key[row].as_py()) for key in keys)
+    return tuple(partition_value(key[row].as_py()) for key in keys)
 
 
-def written(value: Any) -> str | None:
+def partition_value(value: Any) -> str | None:
     """A partition value in Delta's log. There the empty text means null, for every type."""
     match value:
         case None | "":

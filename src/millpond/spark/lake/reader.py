@@ -35,7 +35,7 @@ class FilesPart:
     files: tuple[tuple[str, dict[str, str | None]], ...]
 
 
-def opened(options: ReadOptions) -> DeltaTable:
+def open_table(options: ReadOptions) -> DeltaTable:
     table = options.location.table()
     if table is None:
         raise LakeError(f"there is no Delta table at {options.location.uri}: check the path")
@@ -62,7 +62,7 @@ def _travel(table: DeltaTable, options: ReadOptions) -> None:
 
 def table_schema(options: ReadOptions) -> StructType:
     """The table's columns as Spark types: both use the same JSON."""
-    return StructType.fromJson(json.loads(opened(options).schema().to_json()))
+    return StructType.fromJson(json.loads(open_table(options).schema().to_json()))
 
 
 def _check_readable(table: DeltaTable) -> None:
@@ -90,7 +90,7 @@ class LakeReading:
         self.schema = to_arrow_schema(schema, timezone="UTC")
 
     def parts(self) -> list[FilesPart]:
-        table = opened(self.options)
+        table = open_table(self.options)
         names = table.metadata().partition_columns
         actions = pa.table(table.get_add_actions())
         parts: list[FilesPart] = []

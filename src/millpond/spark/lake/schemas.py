@@ -64,7 +64,7 @@ def delta_schema(schema: pa.Schema) -> Schema:
         raise SchemaConflict(f"column {names} cannot be kept in a Delta table ({what}); cast or drop it") from None
 
 
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The batch with exactly this schema. Spark's time zone and nullability differ, the bytes do not."""
     if batch.schema.equals(schema):
         return batch
@@ -99,7 +99,7 @@ def new_columns(table: Schema, frame: Schema) -> list[Field]:
     present = {field.name for field in frame.fields}
     for field in table.fields:
         if not field.nullable and field.name not in present:
-            raise SchemaConflict(f"column {field.name} of the table may not be null, and the frame has none")
+            raise SchemaConflict(f"column {field.name} of the table must not be null, but the frame does not have it")
     return missing
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from millpond.spark.lake import upkeep
 from millpond.spark.lake.changes import check_keys
-from millpond.spark.lake.commits import Turn, publish
+from millpond.spark.lake.commits import WriteId, publish
 from millpond.spark.lake.errors import LakeOptionError, WriteTaken
 from millpond.spark.lake.files import TableFiles, WrittenFile
 from millpond.spark.lake.layout import check_partitionable
@@ -49,7 +49,7 @@ class TaskIdentity:
     run: str = ""
 
 
-class _Taker(Protocol):
+class _RowWriter(Protocol):
     def add(self, batch: pa.RecordBatch) -> None: ...
     def discard(self) -> None: ...
 
@@ -70,32 +70,32 @@ class LakeSink:
             files = TableFiles(
                 options.location, self.schema, options.partition_by, options.target_file_bytes, task.partition
             )
-            _take_all(files, batches)
+            _add_all(files, batches)
             return TaskResult(task.query_id, task.batch_id, files=files.finish(), run=task.run)
         folder = batch_folder(task.query_id, task.batch_id)
         staging = Staging(options.location, self.schema, options.keys, options.order_by, folder, task.partition)
-        _take_all(staging, batches)
+        _add_all(staging, batches)
         return TaskResult(task.query_id, task.batch_id, staged=staging.finish(), run=task.run)
 
     def commit(self, results: Sequence[TaskResult], batch_id: int | None = None) -> None:
         """In the driver, after all tasks: commit the batch, unless the table already has it."""
-        turn = self._turn(results, batch_id)
+        write_id = self._write_id(results, batch_id)
         if self.options.is_upsert:
-            self._merge(results, turn)
+            self._merge(results, write_id)
         else:
-            self._publish(results, turn)
-        if turn is not None:
-            upkeep.after_batch(self.options, turn.batch_id)
+            self._publish(results, write_id)
+        if write_id is not None:
+            upkeep.after_batch(self.options, write_id.batch_id)
 
     def abort(self, results: Sequence[TaskResult], batch_id: int | None = None) -> None:
         """In the driver, after a failure, possibly after the commit: delete what is not in the table."""
         staged = [file.path for result in results for file in result.staged]
         self.options.location.remove(staged)
         written = [file.path for result in results for file in result.files]
-        if written and not self._may_be_published(written, self._turn(results, batch_id)):
+        if written and not self._may_be_published(written, self._write_id(results, batch_id)):
             self.options.location.remove(written)
 
-    def _publish(self, results: Sequence[TaskResult], turn: Turn | None) -> None:
+    def _publish(self, results: Sequence[TaskResult], write_id: WriteId | None) -> None:
         files = [file for result in results for file in result.files]
         if not files and not self.overwrite:
             return
@@ -103,7 +103,7 @@ class LakeSink:
         is_new = False
         try:
             is_new = publish(
-                options.location, files, self.schema, options.partition_by, turn, overwrite=self.overwrite
+                options.location, files, self.schema, options.partition_by, write_id, overwrite=self.overwrite
             )
         except WriteTaken:
             options.location.remove(file.path for file in files)
@@ -111,41 +111,41 @@ class LakeSink:
         if not is_new:
             options.location.remove(file.path for file in files)
 
-    def _merge(self, results: Sequence[TaskResult], turn: Turn | None) -> None:
+    def _merge(self, results: Sequence[TaskResult], write_id: WriteId | None) -> None:
         staged = [file for result in results for file in result.staged]
         if staged:
-            upsert(staged, self.schema, self.options, turn)
+            upsert(staged, self.schema, self.options, write_id)
             # Whole folders, including what failed attempts of this batch staged.
             for folder in {file.folder for file in staged}:
                 self.options.location.remove_folder(folder)
 
-    def _turn(self, results: Sequence[TaskResult], batch_id: int | None) -> Turn | None:
+    def _write_id(self, results: Sequence[TaskResult], batch_id: int | None) -> WriteId | None:
         run = next((result.run for result in results), "")
         if self.options.txn_app_id is not None:
-            return Turn(self.options.txn_app_id, self.options.txn_version, is_job=True, run=run)
+            return WriteId(self.options.txn_app_id, self.options.txn_version, is_job=True, run=run)
         for result in results:
             number = result.batch_id if batch_id is None else batch_id
             if result.query_id is not None and number is not None:
-                return Turn(result.query_id, number, is_job=self.options.of_stream, run=run)
+                return WriteId(result.query_id, number, is_job=self.options.of_stream, run=run)
         return None
 
-    def _may_be_published(self, paths: Iterable[str], turn: Turn | None) -> bool:
+    def _may_be_published(self, paths: Iterable[str], write_id: WriteId | None) -> bool:
         table = self.options.location.table()
         if table is None:
             return False
-        if turn is not None and turn.is_done(table):
+        if write_id is not None and write_id.is_done(table):
             # These files or those of an earlier attempt. The next vacuum deletes what is not in the table.
             return True
         inside = {path_in_log(path) for path in pa.table(table.get_add_actions()).column("path").to_pylist()}
         return not inside.isdisjoint(paths)
 
 
-def _take_all(taker: _Taker, batches: Iterator[pa.RecordBatch]) -> None:
+def _add_all(writer: _RowWriter, batches: Iterator[pa.RecordBatch]) -> None:
     try:
         for batch in batches:
-            taker.add(batch)
+            writer.add(batch)
     except BaseException:
-        taker.discard()
+        writer.discard()
         raise
 
 

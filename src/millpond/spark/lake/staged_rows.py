@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from millpond.spark.lake.changes import check_no_null_keys, last_rows
 from millpond.spark.lake.location import STAGING_FOLDER, Location
-from millpond.spark.lake.schemas import fitted
+from millpond.spark.lake.schemas import fit
 
 HELD_BYTES_MAX: Final = 64 << 20
 """Rows in memory before they are reduced to one per key, and written out if still too many."""
@@ -58,34 +58,34 @@ class Staging:
         self._order_by = order_by
         self._folder = folder
         self._task = task
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
-        self._done: list[StagedFile] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._batch_bytes = 0
+        self._finished: list[StagedFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        batch = fitted(batch, self._schema)
+        batch = fit(batch, self._schema)
         check_no_null_keys(batch, self._keys)
-        self._held.append(batch)
-        self._held_bytes += batch.nbytes
-        if self._held_bytes >= HELD_BYTES_MAX:
-            rows = self._thinned()
+        self._batches.append(batch)
+        self._batch_bytes += batch.nbytes
+        if self._batch_bytes >= HELD_BYTES_MAX:
+            rows = self._last_rows()
             if rows.nbytes * 2 >= HELD_BYTES_MAX:
                 self._write(rows)
-                self._held, self._held_bytes = [], 0
+                self._batches, self._batch_bytes = [], 0
             else:
-                self._held, self._held_bytes = rows.to_batches(), rows.nbytes
+                self._batches, self._batch_bytes = rows.to_batches(), rows.nbytes
 
     def finish(self) -> tuple[StagedFile, ...]:
-        rows = self._thinned()
+        rows = self._last_rows()
         if rows.num_rows:
             self._write(rows)
-        return tuple(self._done)
+        return tuple(self._finished)
 
     def discard(self) -> None:
-        self._location.remove(file.path for file in self._done)
+        self._location.remove(file.path for file in self._finished)
 
-    def _thinned(self) -> pa.Table:
-        rows = pa.Table.from_batches(self._held, schema=self._schema)
+    def _last_rows(self) -> pa.Table:
+        rows = pa.Table.from_batches(self._batches, schema=self._schema)
         return last_rows(rows, self._keys, self._order_by)
 
     def _write(self, rows: pa.Table) -> None:
@@ -94,4 +94,4 @@ class Staging:
         with self._location.files().open_output_stream(path) as sink:
             # Read once and soon, so use the fast codec.
             pq.write_table(rows, sink, compression="lz4", use_dictionary=False, write_statistics=False)
-        self._done.append(StagedFile(path, rows.num_rows, rows.nbytes, self._task))
+        self._finished.append(StagedFile(path, rows.num_rows, rows.nbytes, self._task))

@@ -10,7 +10,7 @@ from deltalake import DeltaTable, WriterProperties
 from deltalake.exceptions import DeltaError
 
 from millpond.spark.lake.changes import last_rows, newer, quoted, same_keys
-from millpond.spark.lake.commits import Turn, add_columns, contend, properties
+from millpond.spark.lake.commits import WriteId, add_columns, contend, properties
 from millpond.spark.lake.errors import LakeError
 from millpond.spark.lake.options import WriteOptions
 from millpond.spark.lake.row_summary import summary_of_table
@@ -23,7 +23,7 @@ def stored_schema(schema: pa.Schema, options: WriteOptions) -> pa.Schema:
     return pa.schema([field for field in schema if field.name != options.delete_when])
 
 
-def upsert(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions, turn: Turn | None) -> bool:
+def upsert(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions, write_id: WriteId | None) -> bool:
     """Merge the staged rows into the table. False: this batch was already in it."""
     stored = stored_schema(schema, options)
 
@@ -34,9 +34,9 @@ def upsert(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions
             check_partitions(table, options.partition_by)
         add_columns(table, stored)
         # A merge without changes writes no commit; repeating it is harmless.
-        merge(table, changes(files, schema, options), stored, options, turn)
+        merge(table, changes(files, schema, options), stored, options, write_id)
 
-    return contend(options.location, turn, once, lambda: summary_of_table(changes(files, schema, options)))
+    return contend(options.location, write_id, once, lambda: summary_of_table(changes(files, schema, options)))
 
 
 def changes(files: Sequence[StagedFile], schema: pa.Schema, options: WriteOptions) -> pa.Table:
@@ -76,7 +76,9 @@ def _refuse_doubtful(parts: Sequence[pa.Table], files: Sequence[StagedFile], opt
         )
 
 
-def merge(table: DeltaTable, rows: pa.Table, stored: pa.Schema, options: WriteOptions, turn: Turn | None) -> None:
+def merge(
+    table: DeltaTable, rows: pa.Table, stored: pa.Schema, options: WriteOptions, write_id: WriteId | None
+) -> None:
     if not rows.num_rows:
         return
     columns = {quoted(name): f"source.{quoted(name)}" for name in stored.names}
@@ -89,7 +91,7 @@ def merge(table: DeltaTable, rows: pa.Table, stored: pa.Schema, options: WriteOp
         # Not streamed: with the bounds of the changed keys, other files are skipped.
         streamed_exec=False,
         writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
-        commit_properties=properties(turn, summary_of_table(rows) if turn and turn.is_job else ""),
+        commit_properties=properties(write_id, summary_of_table(rows) if write_id and write_id.is_job else ""),
     )
     if options.delete_when is None:
         merger.when_matched_update(columns, predicate=is_newer).when_not_matched_insert(columns).execute()

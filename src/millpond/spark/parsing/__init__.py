@@ -8,7 +8,7 @@ from __future__ import annotations
 from millpond.spark.parsing.errors import SchemaError
 from millpond.spark.parsing.fields import FAULT, PARSED, parsed_fields, parser_of
 from millpond.spark.parsing.parser import Parsed, Parser
-from millpond.spark.parsing.schemas import inlined, read_schema, schema_of_file
+from millpond.spark.parsing.schemas import inline_schema, read_schema, schema_of_file
 
 __all__ = [
     "FAULT",
@@ -16,7 +16,7 @@ __all__ = [
     "Parsed",
     "Parser",
     "SchemaError",
-    "inlined",
+    "inline_schema",
     "parsed_fields",
     "parser_of",
     "read_schema",

@@ -65,7 +65,7 @@ class _Reader:
         if isinstance(schema, str):
             return self._by_name(schema, path, space), False
         if not isinstance(schema, dict) or "type" not in schema:
-            raise SchemaError(f"{path or 'the Avro schema'}: {schema!r:.60} is no Avro type")
+            raise SchemaError(f"{path or 'the Avro schema'}: {schema!r:.60} is not an Avro type")
         kind = schema["type"]
         if not isinstance(kind, str):
             return self.type(kind, path, space)
@@ -100,10 +100,10 @@ class _Reader:
         name, inner = _full_name(schema, space)
         self._named[name] = None
         fields = []
-        given = schema.get("fields")
-        if not isinstance(given, list) or not given:
+        declared = schema.get("fields")
+        if not isinstance(declared, list) or not declared:
             raise SchemaError(f"{path or 'the Avro schema'}: the record {name!r} has no fields")
-        for each in given:
+        for each in declared:
             if not isinstance(each, dict) or not isinstance(each.get("name"), str):
                 raise SchemaError(f"{path or 'the Avro schema'}: a field of {name!r} has no name")
             where = f"{path}.{each['name']}" if path else each["name"]

@@ -109,8 +109,8 @@ def _reader(kind: types.DataType, path: str) -> Reader:
     raise AssertionError(f"{kind} was not refused when the schema was read")
 
 
-def _wrong(path: str, wanted: str, value: Any) -> Fault:
-    return Fault(f"{path}: {wanted} was expected, not {_named(value)}")
+def _wrong(path: str, expected: str, value: Any) -> Fault:
+    return Fault(f"{path}: {expected} was expected, not {_named(value)}")
 
 
 def _named(value: Any) -> str:
@@ -172,7 +172,7 @@ def _whole(path: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Fault(f"{path}: half of a surrogate pair is no text") from None
+        raise Fault(f"{path}: half of a surrogate pair is not text") from None
     return text
 
 

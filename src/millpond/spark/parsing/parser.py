@@ -13,7 +13,7 @@ from pyspark.sql import types
 
 from millpond.spark.parsing import avro_rows, json_rows
 from millpond.spark.parsing.errors import Fault, SchemaError
-from millpond.spark.parsing.schemas import arrow_struct, inlined, nullable, read_json, read_schema
+from millpond.spark.parsing.schemas import arrow_struct, inline_schema, nullable, read_json, read_schema
 from millpond.spark.parsing.value_columns import ValueColumns
 from millpond.wire.kernel.values import VALUE_BYTES_MAX
 
@@ -45,7 +45,7 @@ class Parser:
         """
         if format not in FORMATS:
             raise SchemaError(f"values are read as one of {', '.join(FORMATS)}, not {format!r}")
-        text = inlined(schema)
+        text = inline_schema(schema)
         kind = read_schema(text)
         column = nullable(kind)
         assert isinstance(column, types.StructType)

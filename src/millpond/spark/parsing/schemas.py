@@ -20,7 +20,7 @@ ENDINGS: Final = (".avsc", ".json", ".ddl", ".txt")
 _LEAVES: Final = tuple(set(SIMPLE.values()) | {types.DecimalType})
 
 
-def inlined(text: str) -> str:
+def inline_schema(text: str) -> str:
     """The schema's text if a file is named (`orders.avsc`), which other machines may not have."""
     name = text.strip()
     if not name.lower().endswith(ENDINGS) or name.startswith("{") or "\n" in name:
@@ -51,7 +51,7 @@ def schema_of_file(path: str | Path) -> types.StructType:
 
 def read_schema(text: str) -> types.StructType:
     """From the text or the file it names. The notation of JSON is detected."""
-    text = inlined(text)
+    text = inline_schema(text)
     if not text.strip():
         raise SchemaError("the schema is empty")
     schema = _from_json(read_json(text)) if text.lstrip().startswith("{") else read_ddl(text)
@@ -65,7 +65,7 @@ def read_json(text: str) -> dict[str, Any]:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as fault:
-        raise SchemaError(f"the schema begins like JSON but is none: {fault}") from None
+        raise SchemaError(f"the schema looks like JSON but is invalid: {fault}") from None
     if not isinstance(schema, dict):
         raise SchemaError("a schema in JSON is an object")
     return schema
@@ -83,8 +83,8 @@ def _from_json(schema: dict[str, Any]) -> types.StructType:
     if kind == "object" or "properties" in schema or "$ref" in schema:
         return type_of_json_schema(schema)
     raise SchemaError(
-        'the JSON is no schema of a record, which says "type": "struct" (Spark), "record" (Avro) or "object" (JSON '
-        "Schema)"
+        'the JSON is not the schema of a record, which has "type": "struct" (Spark), "record" (Avro) or "object" '
+        "(JSON Schema)"
     )
 
 

@@ -55,7 +55,7 @@ _WRITTEN: Final = {
     "map": Written.BLOCKS,
     "record": Written.RECORD,
 }
-_TAKEN: Final = {
+_ACCEPTED: Final = {
     Written.NUMBER: {Kind.INT32, Kind.INT64, Kind.DATE, Kind.TIMESTAMP},
     Written.FLOAT: {Kind.FLOAT, Kind.DOUBLE},
     Written.DOUBLE: {Kind.DOUBLE},
@@ -102,31 +102,31 @@ class ValueColumns:
             second, others = self.read(values.slice(count // 2))
             return pa.concat_arrays([first, second]), refused + [count // 2 + row for row in others]
         validity, offsets, data = values.buffers()
-        found, refused = self._reader.read(
+        buffers, refused = self._reader.read(
             count, values.offset, validity, b"\0" * 4 if offsets is None else offsets, data
         )
-        return _array(found, self._target), refused
+        return _array(buffers, self._target), refused
 
 
-def _array(found: ValueBuffers, kind: pa.DataType) -> pa.Array:
-    buffers: list[pa.Buffer | None] = [None if found.validity is None else pa.py_buffer(found.validity)]
-    buffers += [pa.py_buffer(each) for each in (found.offsets, found.data) if each is not None]
+def _array(column: ValueBuffers, kind: pa.DataType) -> pa.Array:
+    buffers: list[pa.Buffer | None] = [None if column.validity is None else pa.py_buffer(column.validity)]
+    buffers += [pa.py_buffer(each) for each in (column.offsets, column.data) if each is not None]
     children: list[pa.Array] = []
     if pa.types.is_struct(kind):
-        children = [_array(child, field.type) for child, field in zip(found.children, kind, strict=True)]
+        children = [_array(child, field.type) for child, field in zip(column.children, kind, strict=True)]
     elif pa.types.is_map(kind):
-        key, item = found.children
+        key, item = column.children
         pairs = [_array(key, kind.key_type), _array(item, kind.item_type)]
         children = [pa.StructArray.from_arrays(pairs, fields=[kind.key_field, kind.item_field])]
     elif pa.types.is_list(kind):
-        children = [_array(found.children[0], kind.value_type)]
-    return pa.Array.from_buffers(kind, found.rows, buffers, null_count=found.null_count, children=children)
+        children = [_array(column.children[0], kind.value_type)]
+    return pa.Array.from_buffers(kind, column.rows, buffers, null_count=column.null_count, children=children)
 
 
 def _kind_of(kind: types.DataType) -> Kind:
-    for each, found in _KINDS:
-        if isinstance(kind, each):
-            return found
+    for spark_type, column_kind in _KINDS:
+        if isinstance(kind, spark_type):
+            return column_kind
     raise AssertionError(f"{kind} was not refused when the schema was read")
 
 
@@ -164,7 +164,7 @@ class _AvroShapes:
         if len(own) > 1 and not all(isinstance(each, str) for each in own):
             raise _Unknown
         shape = self._column(own[0], kind, written, isinstance(schema, list))
-        if not all(shape.kind in _TAKEN[each] for each in written if each is not Written.NULL):
+        if not all(shape.kind in _ACCEPTED[each] for each in written if each is not Written.NULL):
             raise _Unknown
         return shape
 

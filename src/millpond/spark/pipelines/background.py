@@ -7,23 +7,21 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from millpond.spark.pipelines.kind import Report
-
 TICK_SECONDS: Final = 0.5
 """How often new rows are reported as a batch."""
 
 
 class Background:
-    """A thread with a `Report`; a `Query` for the runner."""
+    """Work on a thread, which reports progress to this object; a `Query` for the runner."""
 
-    def __init__(self, name: str, work: Callable[[Report], None]) -> None:
+    def __init__(self, name: str, work: Callable[[Background], None]) -> None:
         self._work = work
         self._stop = threading.Event()
         self._error: Exception | None = None
         self._rows = 0
         self._lock = threading.Lock()
-        self._told_rows = 0
-        self._told_at = time.monotonic()
+        self._reported_rows = 0
+        self._reported_at = time.monotonic()
         self._progress: dict[str, Any] | None = None
         self._thread = threading.Thread(target=self._run, name=f"job {name}", daemon=True)
         self._thread.start()
@@ -34,17 +32,19 @@ class Background:
         except Exception as error:
             self._error = error
 
-    # As a Report
+    # For the work
 
-    def rows(self, count: int) -> None:
+    def add_rows(self, count: int) -> None:
+        """Count finished rows."""
         with self._lock:
             self._rows += count
 
     @property
     def is_stopping(self) -> bool:
+        """True once a stop is requested: finish what must be complete, then return."""
         return self._stop.is_set()
 
-    # As a Query
+    # For the runner
 
     @property
     def isActive(self) -> bool:  # noqa: N802
@@ -54,9 +54,9 @@ class Background:
     def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
         with self._lock:
             now = time.monotonic()
-            rows, seconds = self._rows - self._told_rows, now - self._told_at
+            rows, seconds = self._rows - self._reported_rows, now - self._reported_at
             if rows and (seconds >= TICK_SECONDS or not self.isActive):
-                self._told_rows, self._told_at = self._rows, now
+                self._reported_rows, self._reported_at = self._rows, now
                 self._progress = {
                     "batchId": (self._progress["batchId"] if self._progress else -1) + 1,
                     "timestamp": str(now),

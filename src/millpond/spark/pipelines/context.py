@@ -1,4 +1,4 @@
-"""What a job gets when it starts: its input stream, and how to start its query."""
+"""The context in which a job is planned: its input stream, and how to start its query."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.spark.options import BAD_ENDING
 from millpond.spark.pipelines.background import Background
-from millpond.spark.pipelines.kind import Plan, Query, Report
+from millpond.spark.pipelines.plan import Plan, Query
 from millpond.spark.pipelines.progress import JobWatch
 from millpond.spark.pipelines.reasons import reason_of
 from millpond.spark.pipelines.tables import Declaration, Job, Source, Transform
@@ -24,27 +24,33 @@ _ORIGIN: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 
 @dataclass(frozen=True)
 class JobContext:
-    """The `Context` of one job of a run."""
+    """The context of one job of a run."""
 
     spark: SparkSession
     pipeline: Declaration
     job: Job
     watch: JobWatch
     is_once: bool = False
+    """The run processes what is available now and ends."""
 
     @property
     def checkpoint(self) -> str:
+        """The path of this job's checkpoint. Other state of the job belongs beside it."""
         return f"{self.pipeline.checkpoint}/jobs/{self.job.name}"
 
     def cluster(self) -> dict[str, str]:
+        """The `kafka.*` options of the source's cluster, for a sink or another source on the same cluster."""
         return kafka_options(self.pipeline.source) if self.pipeline.source else {}
 
     def raw(self, **options: str) -> DataFrame:
+        """The stream as the source returns it, unparsed, with these options in addition to the declared ones."""
         assert self.pipeline.source is not None, f"{self.job.name} was declared to need no source"
-        given = source_options(self.pipeline, self.job) | options
-        return self.spark.readStream.format(FORMAT).options(**given).load()
+        options = source_options(self.pipeline, self.job) | options
+        return self.spark.readStream.format(FORMAT).options(**options).load()
 
     def parsed(self) -> DataFrame:
+        """The stream before any transform: the parsed columns and _value (of raw records only `value`), then _key,
+        _topic, _partition, _offset, _timestamp and _headers; and _fault with bad_records = "null"."""
         options = parse_options(self.pipeline, self.job)
         frame = self.raw(**options)
         if drops_faults(self.pipeline, self.job):
@@ -52,14 +58,15 @@ class JobContext:
         return frame.selectExpr(*columns(self.pipeline, self.job, "headers" in frame.columns))
 
     def frame(self) -> DataFrame:
+        """The stream of the job's input: parsed, transformed."""
         frame = self.parsed()
         if self.job.input == "input":
             return frame
-        known: dict[str, DataFrame] = {}
+        steps: dict[str, DataFrame] = {}
         for number, step in enumerate(self.pipeline.transforms):
-            frame = self._step(step, number, known | {"input": frame})
+            frame = self._step(step, number, steps | {"input": frame})
             if step.name:
-                known[step.name] = frame
+                steps[step.name] = frame
             if step.name and step.name == self.job.input:
                 break
         return frame
@@ -78,15 +85,13 @@ class JobContext:
         # The view keeps its name, because Connect resolves names only when the stream starts.
         return self.spark.table(view)
 
-    def plan(self, writer: DataStreamWriter, part: str = "") -> Plan:
-        location = f"{self.checkpoint}/{part}" if part else self.checkpoint
-        name = f"{self.pipeline.name}.{self.job.name}" + (f".{part}" if part else "")
-        ready = (
-            writer.queryName(name).option("checkpointLocation", location).trigger(**trigger_arguments(self.trigger))
-        )
+    def plan(self, writer: DataStreamWriter) -> Plan:
+        """Plan a streaming query with the job's name, checkpoint and trigger."""
+        writer = writer.queryName(f"{self.pipeline.name}.{self.job.name}")
+        writer = writer.option("checkpointLocation", self.checkpoint).trigger(**trigger_arguments(self.trigger))
 
         def start() -> Query:
-            return ready.start()
+            return writer.start()
 
         return start
 
@@ -94,10 +99,12 @@ class JobContext:
     def trigger(self) -> str:
         return AVAILABLE_NOW if self.is_once else self.job.trigger or self.pipeline.trigger
 
-    def in_background(self, work: Callable[[Report], None]) -> Plan:
+    def in_background(self, work: Callable[[Background], None]) -> Plan:
+        """Run work other than a streaming query on a thread; the runner watches it like a query."""
         return lambda: Background(self.job.name, work)
 
-    def tell(self, name: str, figure: int | float | str) -> None:
+    def set_figure(self, name: str, figure: int | float | str) -> None:
+        """Set a figure of this job for the live table, the status and the metrics (numbers only). Thread-safe."""
         self.watch.figures[name] = figure
 
 
@@ -110,8 +117,8 @@ def trigger_arguments(trigger: str) -> dict[str, Any]:
 
 def kafka_options(source: Source) -> dict[str, str]:
     """The options for the cluster and its login."""
-    own = {key: each for key, each in source.options.items() if key.lower().startswith("kafka.")}
-    return {"kafka.bootstrap.servers": source.brokers} | own
+    login = {key: each for key, each in source.options.items() if key.lower().startswith("kafka.")}
+    return {"kafka.bootstrap.servers": source.brokers} | login
 
 
 def source_options(pipeline: Declaration, job: Job) -> dict[str, str]:
@@ -137,8 +144,8 @@ def parse_options(pipeline: Declaration, job: Job) -> dict[str, str]:
     """A job's parsing options. Every job reads and parses on its own, but only the first one sends dead letters, so
     that there is one per bad record."""
     parse = pipeline.parse
-    given = pipeline.source.options if pipeline.source else {}
-    options = {} if "includeheaders" in map(str.lower, given) else {"includeHeaders": "true"}
+    declared = pipeline.source.options if pipeline.source else {}
+    options = {} if "includeheaders" in map(str.lower, declared) else {"includeHeaders": "true"}
     if parse.format == "raw":
         return options
     options |= {"valueFormat": parse.format, "valueSchema": parse.schema_text()}
@@ -158,11 +165,11 @@ def drops_faults(pipeline: Declaration, job: Job) -> bool:
 def columns(pipeline: Declaration, job: Job, has_headers: bool) -> list[str]:
     """The columns of the stream before any transform, as Spark SQL."""
     parse = pipeline.parse
-    chosen = ["value"] if parse.format == "raw" else ["parsed.*", "value AS _value"]
-    chosen += [f"`{name}` AS _{name}" for name in _ORIGIN if name != "headers" or has_headers]
+    selected = ["value"] if parse.format == "raw" else ["parsed.*", "value AS _value"]
+    selected += [f"`{name}` AS _{name}" for name in _ORIGIN if name != "headers" or has_headers]
     if parse.format != "raw" and parse.bad_records == "null":
-        chosen.append("fault AS _fault")
-    return chosen
+        selected.append("fault AS _fault")
+    return selected
 
 
 def is_first(pipeline: Declaration, job: Job) -> bool:
@@ -178,9 +185,9 @@ def dead_letter_topics(pipeline: Declaration, topics: Iterable[str]) -> tuple[st
     return letters_of(parse.dead_letters, topics)
 
 
-def letters_of(chosen: str, topics: Iterable[str]) -> tuple[str, ...]:
-    """The dead-letter topics of these topics: the chosen one, or one for each."""
-    return (chosen,) if chosen else tuple(topic + BAD_ENDING for topic in topics)
+def letters_of(letters: str, topics: Iterable[str]) -> tuple[str, ...]:
+    """The dead-letter topics of these topics: the declared one, or one for each."""
+    return (letters,) if letters else tuple(topic + BAD_ENDING for topic in topics)
 
 
 def sql_word(name: str) -> str:

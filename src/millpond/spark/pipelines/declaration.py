@@ -22,7 +22,7 @@ from millpond.spark.pipelines.tables import (
     Source,
     SparkSettings,
     Transform,
-    placed,
+    resolve_path,
 )
 from millpond.spark.pipelines.values import DeclarationError, Duration, arguments_of, key_of, nearest
 
@@ -61,9 +61,9 @@ def load(path: Path, environment: Mapping[str, str]) -> Pipeline:
     """Read a declaration; every error begins with the file's name."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
-            raise DeclarationError(f"{path}: it is larger than {FILE_BYTES_MAX:,} bytes: this is no declaration")
+            raise DeclarationError(f"{path}: it is larger than {FILE_BYTES_MAX:,} bytes: it cannot be a declaration")
         text = path.read_bytes().decode()
-        given = tomllib.loads(text)
+        raw = tomllib.loads(text)
     except DeclarationError:
         raise
     except FileNotFoundError:
@@ -73,17 +73,17 @@ def load(path: Path, environment: Mapping[str, str]) -> Pipeline:
     except OSError as fault:
         raise DeclarationError(f"{path}: it cannot be read: {fault.strerror}") from None
     except UnicodeDecodeError:
-        raise DeclarationError(f"{path}: it is no text in UTF-8") from None
+        raise DeclarationError(f"{path}: it is not UTF-8 text") from None
     except RecursionError:
-        raise DeclarationError(f"{path}: it is no declaration: its values are nested too deeply") from None
+        raise DeclarationError(f"{path}: its values are nested too deeply") from None
     except ValueError as fault:  # Of TOML, or of a number with more digits than Python reads.
-        raise DeclarationError(f"{path}: it is no TOML: {fault}") from None
-    return read(given, str(path), path.resolve().parent, environment)
+        raise DeclarationError(f"{path}: it is not valid TOML: {fault}") from None
+    return read(raw, str(path), path.resolve().parent, environment)
 
 
-def read(given: Mapping[str, Any], where: str, folder: Path, environment: Mapping[str, str]) -> Pipeline:
+def read(raw: Mapping[str, Any], where: str, folder: Path, environment: Mapping[str, str]) -> Pipeline:
     """The pipeline of a parsed file. Paths are relative to `folder`."""
-    return _File(where, folder, environment).pipeline(given)
+    return _File(where, folder, environment).pipeline(raw)
 
 
 _TABLES: Final[Mapping[str, type]] = {"source": Source, "parse": Parse, "spark": SparkSettings}
@@ -95,73 +95,73 @@ class _File:
     folder: Path
     environment: Mapping[str, str]
 
-    def pipeline(self, given: Mapping[str, Any]) -> Pipeline:
-        known_keys = [key_of(each) for each in fields(Pipeline) if each.metadata]
+    def pipeline(self, raw: Mapping[str, Any]) -> Pipeline:
+        plain_keys = [key_of(each) for each in fields(Pipeline) if each.metadata]
         top: dict[str, Any] = {}
         jobs: list[Job] = []
-        for key, each in given.items():
+        for key, each in raw.items():
             if key in _TABLES:
                 top[key] = self.table(_TABLES[key], each, f"[{key}]")
             elif key == "transform":
                 top["transforms"] = [self.table(Transform, one, "[[transform]]") for one in self._list(each, key)]
             elif key in kinds.KINDS:
                 jobs += [self.table(kinds.KINDS[key].job, one, f"[{key}]") for one in self._list(each, key)]
-            elif key in known_keys:
-                top[key] = self._filled(each, key)
+            elif key in plain_keys:
+                top[key] = self._expand(each, key)
             else:
-                known = [*known_keys, *_TABLES, "transform", *kinds.KINDS]
+                names = [*plain_keys, *_TABLES, "transform", *kinds.KINDS]
                 what = "table" if isinstance(each, dict | list) else "key"
-                raise self._error("", f"there is no {what} {key!r}{nearest(key, known)}")
+                raise self._error("", f"there is no {what} {key!r}{nearest(key, names)}")
         if "name" not in top:
             raise self._error("", 'name is missing: write name = "orders" on the first line')
         checkpoint = top.get("checkpoint", "")
         if checkpoint == "":
             checkpoint = f"{HOME}/{top['name']}"
         # A value that is not a string is refused later, with all other values.
-        top["checkpoint"] = placed(checkpoint, self.folder) if isinstance(checkpoint, str) else checkpoint
-        made: Pipeline = self._made(Pipeline, top | {"jobs": jobs}, "")
-        return made
+        top["checkpoint"] = resolve_path(checkpoint, self.folder) if isinstance(checkpoint, str) else checkpoint
+        pipeline: Pipeline = self._build(Pipeline, top | {"jobs": jobs}, "")
+        return pipeline
 
-    def table(self, kind: type, given: Any, where: str) -> Any:
-        if not isinstance(given, Mapping):
+    def table(self, kind: type, raw: Any, where: str) -> Any:
+        if not isinstance(raw, Mapping):
             raise self._error(where, "write a table: its name in brackets on a line, its keys below")
         try:
-            filled = self._paths(kind, {key: self._filled(each, f"{where} {key}") for key, each in given.items()})
-            arguments = arguments_of(kind, filled)
+            expanded = self._paths(kind, {key: self._expand(each, f"{where} {key}") for key, each in raw.items()})
+            arguments = arguments_of(kind, expanded)
         except DeclarationError as fault:
             raise self._error(where, str(fault)) from None
-        return self._made(kind, arguments, where)
+        return self._build(kind, arguments, where)
 
-    def _made(self, kind: type, arguments: Mapping[str, Any], where: str) -> Any:
+    def _build(self, kind: type, arguments: Mapping[str, Any], where: str) -> Any:
         try:
             return kind(**arguments)
         except DeclarationError as fault:
             raise self._error(where, str(fault)) from None
 
-    def _list(self, given: Any, key: str) -> Sequence[Any]:
-        return given if isinstance(given, list) else [given]
+    def _list(self, raw: Any, key: str) -> Sequence[Any]:
+        return raw if isinstance(raw, list) else [raw]
 
-    def _paths(self, kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _paths(self, kind: type, raw: Mapping[str, Any]) -> dict[str, Any]:
         """Resolve paths relative to the file that names them, also in nested tables."""
         readers = {key_of(each): each.metadata.get("reader") for each in fields(kind)}
-        filled = dict(given)
-        for key, each in given.items():
+        expanded = dict(raw)
+        for key, each in raw.items():
             reader = readers.get(key)
             if reader is not None and reader.is_path and isinstance(each, str) and each:
-                filled[key] = placed(each, self.folder)
+                expanded[key] = resolve_path(each, self.folder)
             elif reader is not None and reader.table is not None and isinstance(each, Mapping):
-                filled[key] = self._paths(reader.table, each)
-        return filled
+                expanded[key] = self._paths(reader.table, each)
+        return expanded
 
-    def _filled(self, given: Any, where: str) -> Any:
+    def _expand(self, raw: Any, where: str) -> Any:
         """Replace ${NAME} and ${NAME:-default} from the environment; $${ is a literal ${."""
-        if isinstance(given, str):
-            return _VARIABLE.sub(lambda match: self._variable(match, where), given)
-        if isinstance(given, list):
-            return [self._filled(each, where) for each in given]
-        if isinstance(given, dict):
-            return {key: self._filled(each, f"{where}.{key}") for key, each in given.items()}
-        return given
+        if isinstance(raw, str):
+            return _VARIABLE.sub(lambda match: self._variable(match, where), raw)
+        if isinstance(raw, list):
+            return [self._expand(each, where) for each in raw]
+        if isinstance(raw, dict):
+            return {key: self._expand(each, f"{where}.{key}") for key, each in raw.items()}
+        return raw
 
     def _variable(self, match: re.Match[str], where: str) -> str:
         if match[0] == "$${":

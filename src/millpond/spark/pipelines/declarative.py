@@ -43,7 +43,7 @@ def flow_of(job: Job) -> Flow:
     """The job, if it only appends rows to one sink: no other job can be a flow here."""
     kind = kind_of(job).name
     if not isinstance(job, Flow):
-        raise DeclarationError(f"{job.name}: {kind} is no flow of rows; run it with `millpond pipeline run`")
+        raise DeclarationError(f"{job.name}: {kind} is not a flow of rows; run it with `millpond pipeline run`")
     if isinstance(job, Quality) and job.splits:
         raise DeclarationError(
             f'{job.name}: good rows and dead letters are two sinks; give [quality] to = {{ topic = "…" }} here, '

@@ -23,12 +23,12 @@ class AlreadyRunning(Exception):
 
 
 @contextmanager
-def locked(folder: Path, name: str) -> Iterator[None]:
+def lock_pipeline(folder: Path, name: str) -> Iterator[None]:
     """Lock the pipeline in `folder`. A dead process's lock is taken over."""
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        if not _taken(descriptor):
+        if not _try_lock(descriptor):
             pid = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
             raise AlreadyRunning(
                 f"{name} runs already, as process {pid}: see `millpond pipeline status`, or stop it with `kill {pid}`"
@@ -41,7 +41,7 @@ def locked(folder: Path, name: str) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     for _ in range(TRIES):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

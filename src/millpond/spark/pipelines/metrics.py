@@ -54,14 +54,14 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
             for job, number in samples:
                 if number is not None:
                     yield _sample(name, _labels(snapshot, job), number)
-    yield from _told_figures(snapshot)
+    yield from _job_figures(snapshot)
     if snapshot.dead_letters:
         yield from _family("dead_letters_total", "counter", "Records that came to a dead-letter topic.")
         for topic, count in snapshot.dead_letters.items():
             yield _sample("dead_letters_total", whole | {"topic": topic}, count)
 
 
-def _told_figures(snapshot: Snapshot) -> Iterator[str]:
+def _job_figures(snapshot: Snapshot) -> Iterator[str]:
     samples = [
         (job, name, number)
         for job in snapshot.jobs
@@ -95,7 +95,7 @@ def read_address(text: str) -> tuple[str, int]:
     """Host and port of `127.0.0.1:9108`, `:9108` or `9108`; loopback if no host is named."""
     host, _, port = text.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise DeclarationError(f"{text!r} is no address for metrics; write it like 127.0.0.1:9108")
+        raise DeclarationError(f"{text!r} is not an address for metrics; write it like 127.0.0.1:9108")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from millpond.spark.pipelines.kind import Query
+from millpond.spark.pipelines.plan import Query
 
 State = Literal["starting", "running", "waiting", "finished", "stopping", "stopped", "failed"]
 """A `waiting` job has read everything; a `finished` one was set to end at that point."""
@@ -76,15 +76,15 @@ class Snapshot:
         return asdict(self)
 
     @classmethod
-    def from_object(cls, given: Mapping[str, Any]) -> Snapshot:
+    def from_object(cls, raw: Mapping[str, Any]) -> Snapshot:
         """The inverse of `as_object`; unknown keys of other versions are ignored."""
-        jobs = tuple(JobFigures(**_known(JobFigures, each)) for each in given.get("jobs", ()))
-        return cls(**_known(cls, given) | {"jobs": jobs})
+        jobs = tuple(JobFigures(**_fields_of(JobFigures, each)) for each in raw.get("jobs", ()))
+        return cls(**_fields_of(cls, raw) | {"jobs": jobs})
 
 
-def _known(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def _fields_of(kind: type, raw: Mapping[str, Any]) -> dict[str, Any]:
     names = kind.__dataclass_fields__  # type: ignore[attr-defined]
-    return {key: each for key, each in given.items() if key in names}
+    return {key: each for key, each in raw.items() if key in names}
 
 
 class JobWatch:
@@ -94,10 +94,10 @@ class JobWatch:
         self.name, self.kind = name, kind
         self.figures: dict[str, int | float | str] = {}
         self._last: dict[str, Any] = {}
-        self._done: dict[str, Any] = {}
+        self._last_batch: dict[str, Any] = {}
         """The last progress of a finished batch; Spark also reports progress while idle."""
-        self._last_seen_seconds = 0.0
-        self._seen: tuple[Any, ...] = ()
+        self._progress_at = 0.0
+        self._last_mark: tuple[Any, ...] = ()
         self._rows_in = 0
         self._rows_out: int | None = None
         self._late: int | None = None
@@ -107,25 +107,25 @@ class JobWatch:
         """Read new progress and return the figures."""
         for progress in self._new(query):
             self._take(progress)
-        return self._told(query, ends)
+        return self._figures_of(query, ends)
 
     def _new(self, query: Query) -> Iterator[dict[str, Any]]:
         last = as_dict(query.lastProgress)
-        if last is None or _mark(last) == self._seen:
+        if last is None or _mark(last) == self._last_mark:
             return
         # Batches between two calls are still in recentProgress.
         recent = [each for each in map(as_dict, getattr(query, "recentProgress", None) or ()) if each is not None]
         marks = [_mark(each) for each in recent]
-        start = marks.index(self._seen) + 1 if self._seen in marks else 0
-        self._seen = _mark(last)
-        self._last_seen_seconds = time.monotonic()
+        start = marks.index(self._last_mark) + 1 if self._last_mark in marks else 0
+        self._last_mark = _mark(last)
+        self._progress_at = time.monotonic()
         yield from recent[start:] or [last]
 
     def _take(self, progress: dict[str, Any]) -> None:
         self._last = progress
         if is_idle(progress):
             return
-        self._done = progress
+        self._last_batch = progress
         self._rows_in += progress.get("numInputRows") or 0
         out = (progress.get("sink") or {}).get("numOutputRows")
         if out is not None and out >= 0:
@@ -137,25 +137,25 @@ class JobWatch:
                 if isinstance(number, int) and not isinstance(number, bool):
                     self._observed[name] = self._observed.get(name, 0) + number
 
-    def _told(self, query: Query, ends: Ends | None) -> JobFigures:
-        last, done = self._last, self._done
+    def _figures_of(self, query: Query, ends: Ends | None) -> JobFigures:
+        last, last_batch = self._last, self._last_batch
         operators = last.get("stateOperators") or ()
-        is_fresh = time.monotonic() - self._last_seen_seconds < IDLE_SECONDS + _seconds(last)
+        is_fresh = time.monotonic() - self._progress_at < IDLE_SECONDS + _seconds(last)
         lag = lag_of(last, ends)
         error = query.exception()
         observed = dict(self._observed)
-        told_out = observed.pop("rows_out", None)
+        observed_out = observed.pop("rows_out", None)
         return JobFigures(
             name=self.name,
             kind=self.kind,
             state=_state(query, last, lag, error is not None),
-            batch=done.get("batchId"),
+            batch=last_batch.get("batchId"),
             input_per_second=_rate(last.get("inputRowsPerSecond")) if is_fresh else 0.0 if last else None,
             done_per_second=_rate(last.get("processedRowsPerSecond")) if is_fresh else 0.0 if last else None,
             lag=lag,
-            batch_ms=(done.get("durationMs") or {}).get("triggerExecution"),
+            batch_ms=(last_batch.get("durationMs") or {}).get("triggerExecution"),
             rows_in=self._rows_in,
-            rows_out=told_out if told_out is not None else self._rows_out,
+            rows_out=observed_out if observed_out is not None else self._rows_out,
             bad=observed.pop("bad", None),
             late=self._late,
             state_rows=sum(each.get("numRowsTotal") or 0 for each in operators) if operators else None,
@@ -188,8 +188,8 @@ def _seconds(progress: Mapping[str, Any]) -> float:
     return float((progress.get("durationMs") or {}).get("triggerExecution") or 0) / 1000
 
 
-def _rate(given: Any) -> float | None:
-    return float(given) if isinstance(given, int | float) and math.isfinite(given) else None
+def _rate(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _state(query: Query, last: Mapping[str, Any], lag: int | None, has_failed: bool) -> State:
@@ -215,13 +215,13 @@ def lag_of(progress: Mapping[str, Any], ends: Ends | None = None) -> int | None:
             continue
         for topic, partitions in done.items():
             for partition, offset in partitions.items():
-                known = [
+                known_ends = [
                     where[topic][partition]
                     for where in (latest, ends or {})
                     if topic in where and partition in where[topic]
                 ]
-                if known:
-                    total = (total or 0) + max(0, max(known) - offset)
+                if known_ends:
+                    total = (total or 0) + max(0, max(known_ends) - offset)
         total = _unread_partitions(done, latest, ends or {}, total)
     return total
 
@@ -237,10 +237,10 @@ def _unread_partitions(done: Ends, latest: Ends, ends: Ends, total: int | None) 
     return (total or 0) + sum(new.values()) if new else total
 
 
-def read_offsets(given: Any) -> dict[str, dict[int, int]]:
+def read_offsets(text: Any) -> dict[str, dict[int, int]]:
     """Offsets as the source writes them, {"topic": {"0": 5}}; empty if they are anything else."""
     try:
-        offsets = json.loads(given) if isinstance(given, str) else given
+        offsets = json.loads(text) if isinstance(text, str) else text
         return {topic: {int(at): int(offset) for at, offset in each.items()} for topic, each in offsets.items()}
     except (ValueError, AttributeError, TypeError):
         return {}

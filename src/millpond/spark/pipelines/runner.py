@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.spark.pipelines.context import JobContext, dead_letter_topics, is_first, kafka_options, letters_of
 from millpond.spark.pipelines.ends import EndsWatch
-from millpond.spark.pipelines.kind import Plan, Query
 from millpond.spark.pipelines.kinds import kind_of
-from millpond.spark.pipelines.lock import locked
+from millpond.spark.pipelines.lock import lock_pipeline
 from millpond.spark.pipelines.metrics import Metrics
+from millpond.spark.pipelines.plan import Plan, Query
 from millpond.spark.pipelines.progress import JobFigures, JobWatch, Snapshot, State, as_dict, read_offsets
 from millpond.spark.pipelines.reasons import reason_of
 from millpond.spark.pipelines.session import LOCAL, log_file, make_session
@@ -101,7 +101,7 @@ def run(
         log=str(log_file(folder)) if spark is None and not remote else "",
     )
     with ExitStack() as stack:
-        stack.enter_context(locked(folder, pipeline.name))
+        stack.enter_context(lock_pipeline(folder, pipeline.name))
         served = stack.enter_context(Metrics(metrics)) if metrics else None
         start = replace(start, metrics=served.address if served is not None else "")
         publisher = SnapshotPublisher(folder, start, show, served)
@@ -228,7 +228,7 @@ class Run:
             failed = self._start()
             if failed is None:
                 failed = self._watch()
-            state: State = "failed" if failed else "stopped" if self._stopping.is_asked else "finished"
+            state: State = "failed" if failed else "stopped" if self._stopping.is_requested else "finished"
             self._stop()
         last = self._look(state, failed)
         self._publisher.publish(last)
@@ -238,7 +238,7 @@ class Run:
         """Plan all jobs, then start them one by one; the reason if one fails."""
         plans: list[tuple[JobContext, Plan]] = []
         for job in self._pipeline.jobs:
-            if self._stopping.is_asked:
+            if self._stopping.is_requested:
                 return None
             context = JobContext(self._spark, self._pipeline, job, JobWatch(job.name, job.kind), self._is_once)
             try:
@@ -247,7 +247,7 @@ class Run:
                 # Name the job, whatever a kind, a transform or Spark reports.
                 return f"{job.name} cannot be planned, and no job was started: {reason_of(fault)}"
         for context, plan in plans:
-            if self._stopping.is_asked:
+            if self._stopping.is_requested:
                 break
             try:
                 query = plan()
@@ -262,7 +262,7 @@ class Run:
         """Wait until a query's source is open: a busy machine that starts all of them at once would exceed the ten
         seconds that Spark gives a source's process."""
         deadline = time.monotonic() + BEGIN_SECONDS
-        while time.monotonic() < deadline and not self._stopping.is_asked and query.isActive:
+        while time.monotonic() < deadline and not self._stopping.is_requested and query.isActive:
             status = getattr(query, "status", None) or {}
             if query.lastProgress is not None or not str(status.get("message", "")).startswith(BEGINNING):
                 break
@@ -282,7 +282,7 @@ class Run:
     def _watch(self) -> str | None:
         """Watch until all have ended or a stop is requested; the reason if one failed."""
         published_at = 0.0
-        while not self._stopping.is_asked:
+        while not self._stopping.is_requested:
             # Checked first: a query that fails after this, or after its restart, is seen in the next round.
             is_over = not any(each.query.isActive for each in self._jobs)
             failed = next((each for each in self._jobs if each.query.exception() is not None), None)
@@ -348,8 +348,8 @@ class Run:
         return {*self._letters, *(topic for job in self._pipeline.jobs for topic in self._own_letters(job))}
 
     def _own_letters(self, job: Job) -> tuple[str, ...]:
-        ask, source = kind_of(job).dead_letters, self._pipeline.source
-        return letters_of(ask(job), source.topic if source is not None else ()) if ask is not None else ()
+        outputs, source = kind_of(job).dead_letters, self._pipeline.source
+        return letters_of(outputs(job), source.topic if source is not None else ()) if outputs is not None else ()
 
     def _bad_of(self, job: Job, letters: Mapping[str, int]) -> int | None:
         """Bad records of a job that does not count them: new records in its dead letters."""
@@ -371,8 +371,8 @@ def first_figures(job: Job) -> JobFigures:
 
 
 def writes_of(job: Job) -> Mapping[str, str]:
-    ask = kind_of(job).outputs
-    return dict(ask(job)) if ask is not None else {}
+    outputs = kind_of(job).outputs
+    return dict(outputs(job)) if outputs is not None else {}
 
 
 def _stop_after_batch(query: Query) -> None:

@@ -65,7 +65,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
         path = shutil.which("java", path=environment.get("PATH", ""))
     version = java_version(path) if path is not None else None
     if path is None or version is None:
-        raise SessionError(f"Spark needs Java {JAVA_LEAST} or newer, and there is none: {install_line()}")
+        raise SessionError(f"Spark needs Java {JAVA_LEAST} or newer, and none was found: {install_line()}")
     if version < JAVA_LEAST:
         raise SessionError(
             f"Spark needs Java {JAVA_LEAST} or newer, and {path} is Java {version}: {install_line()}, "
@@ -129,9 +129,9 @@ def default_settings(master: str) -> dict[str, str]:
 
 
 def _cores(master: str) -> int:
-    asked = re.search(r"\[(\d+)", master)
-    if asked is not None:
-        return int(asked[1])
+    cores = re.search(r"\[(\d+)", master)
+    if cores is not None:
+        return int(cores[1])
     if master == "local":
         return 1
     try:

@@ -19,24 +19,24 @@ class StopRequest:
     """Requests a graceful stop."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
-        self._last_words: Callable[[], None] = lambda: None
+        self._requested = threading.Event()
+        self._before_exit: Callable[[], None] = lambda: None
 
-    def ask(self) -> None:
-        self._asked.set()
+    def request(self) -> None:
+        self._requested.set()
 
     @property
-    def is_asked(self) -> bool:
-        return self._asked.is_set()
+    def is_requested(self) -> bool:
+        return self._requested.is_set()
 
     def wait(self, seconds: float) -> None:
         """Wait for the request, at most this long."""
-        self._asked.wait(seconds)
+        self._requested.wait(seconds)
 
     @contextmanager
-    def listening(self, last_words: Callable[[], None]) -> Iterator[None]:
+    def listening(self, before_exit: Callable[[], None]) -> Iterator[None]:
         """Treat SIGINT and SIGTERM as stop requests. `last_words` are printed before the second one exits."""
-        self._last_words = last_words
+        self._before_exit = before_exit
         before = {number: signal.getsignal(number) for number in SIGNALS}
         self.listen()
         try:
@@ -49,15 +49,15 @@ class StopRequest:
     def listen(self) -> None:
         if _may_listen():
             for number in SIGNALS:
-                signal.signal(number, self._heard)
+                signal.signal(number, self._on_signal)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         # Only set a flag: an exception inside a call to Spark could be lost.
-        if not self._asked.is_set():
-            self._asked.set()
+        if not self._requested.is_set():
+            self._requested.set()
             return
         try:
-            self._last_words()
+            self._before_exit()
         finally:
             # Java exits with us: it watches our pipe.
             os._exit(AT_ONCE)

@@ -25,8 +25,8 @@ from millpond.spark.pipelines.values import (
     Reader,
     nearest,
     one_of,
+    read_fields,
     read_moment,
-    settle,
     value,
 )
 
@@ -35,11 +35,11 @@ HOME: Final = ".millpond/pipelines"
 """The default folder for checkpoints, with a subfolder for each pipeline."""
 
 
-def _start(given: Any) -> str | datetime:
-    if given in ("earliest", "latest"):
-        return str(given)
+def _start(raw: Any) -> str | datetime:
+    if raw in ("earliest", "latest"):
+        return str(raw)
     try:
-        return read_moment(given)
+        return read_moment(raw)
     except ValueError:
         raise ValueError('it is "earliest", "latest" or a moment such as "2026-01-31T08:30:00Z"') from None
 
@@ -52,7 +52,7 @@ class Source:
     """The topics that a pipeline reads."""
 
     bootstrap: str = value(
-        "Brokers, as host:port,host:port; if not given, those of MILLPOND_BOOTSTRAP, of MILLPOND_CLIENT_CONFIG or of "
+        "Brokers, as host:port,host:port; by default those of MILLPOND_BOOTSTRAP, of MILLPOND_CLIENT_CONFIG or of "
         "the profile, else 127.0.0.1:9092.",
         TEXT,
         "",
@@ -60,8 +60,8 @@ class Source:
     topic: tuple[str, ...] = value("The topic, or a list of topics.", NAMES, ())
     pattern: str = value("Topics by a regular expression, instead of `topic`.", TEXT, "")
     start: str | datetime = value('Where a first run begins: "earliest", "latest" or a moment.', START, "earliest")
-    group: str = value("Commit finished offsets as this group, so that its lag can be seen.", NAME, "")
-    options: dict[str, str] = value("Any further option of the source, by its name.", SETTINGS, {})
+    group: str = value("Commit finished offsets as this group, so that group tools show its lag.", NAME, "")
+    options: dict[str, str] = value("Other options of the source, by name.", SETTINGS, {})
 
     @property
     def brokers(self) -> str:
@@ -74,36 +74,42 @@ class Source:
             raise DeclarationError(str(fault)) from None
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
         if bool(self.topic) == bool(self.pattern):
             raise DeclarationError(
-                "topic is missing: name what to read" if not self.topic else "give topic or pattern, not both"
+                "topic is missing: name the topic to read" if not self.topic else "give topic or pattern, not both"
             )
         if self.pattern:
             try:
                 re.compile(self.pattern)
             except re.error as fault:
-                raise DeclarationError(f"pattern = {self.pattern!r}: it is no regular expression: {fault}") from None
+                raise DeclarationError(
+                    f"pattern = {self.pattern!r}: it is not a regular expression: {fault}"
+                ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parse:
     """The format of the values, and what happens to bad ones."""
 
-    format: str = value("What the values are.", one_of("raw", "json", "avro"), "raw")
+    format: str = value("The format of the values.", one_of("raw", "json", "avro"), "raw")
     schema: str = value('Columns and types, as "id long, at timestamp", or an Avro schema.', TEXT, "")
-    schema_file: str = value("The schema in a file of its own.", PATH, "")
-    bad_records: str = value("What happens to what does not parse.", one_of("fail", "null", "dead_letters"), "fail")
+    schema_file: str = value("A file that contains the schema.", PATH, "")
+    bad_records: str = value(
+        "What happens to values that do not parse.", one_of("fail", "null", "dead_letters"), "fail"
+    )
     dead_letters: str = value('The topic for bad records; "<topic>.bad.dlq" if not given.', NAME, "")
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
         if self.schema and self.schema_file:
             raise DeclarationError("give schema or schema_file, not both")
         if self.format == "raw" and (self.schema or self.schema_file):
             raise DeclarationError('a schema needs format = "json" or "avro"')
         if self.format != "raw" and not (self.schema or self.schema_file):
-            raise DeclarationError(f'schema is missing: say what is in the {self.format}, as "id long, at timestamp"')
+            raise DeclarationError(
+                f'schema is missing: describe the {self.format} values, such as "id long, at timestamp"'
+            )
         if self.dead_letters and self.bad_records != "dead_letters":
             raise DeclarationError('dead_letters needs bad_records = "dead_letters"')
 
@@ -115,7 +121,7 @@ class Parse:
             with open(self.schema_file, encoding="utf-8") as file:
                 text = file.read(LENGTH_MAX + 1)
         except (OSError, UnicodeDecodeError) as fault:
-            reason = fault.strerror if isinstance(fault, OSError) else "it is no text in UTF-8"
+            reason = fault.strerror if isinstance(fault, OSError) else "it is not UTF-8 text"
             raise DeclarationError(f"[parse] schema_file = {self.schema_file!r}: {reason}") from None
         if len(text) > LENGTH_MAX:
             raise DeclarationError(f"[parse] schema_file = {self.schema_file!r}: it is too long for a schema")
@@ -127,10 +133,10 @@ class Transform:
     """One step in Spark SQL. It reads `input` (the step before) or any earlier step by its name."""
 
     sql: str = value("A query, as select … from input.", TEXT)
-    name: str = value("A name for its rows, for later steps and for jobs.", NAME, "")
+    name: str = value("A name for the result, for later steps and for jobs.", NAME, "")
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
         if self.name and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.name):
             raise DeclarationError(f"name = {self.name!r}: in SQL a name is made of letters, digits and '_'")
 
@@ -140,10 +146,10 @@ class SparkSettings:
     """Spark settings. The command line takes precedence."""
 
     master: str = value("Where Spark runs, as local[*] or spark://host:7077.", TEXT, "")
-    conf: dict[str, str] = value("Settings of Spark by their names.", SETTINGS, {})
+    conf: dict[str, str] = value("Spark settings, by name.", SETTINGS, {})
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,14 +161,12 @@ class Job:
     reads_source: ClassVar[bool] = True
     """Whether the job needs a [source]."""
 
-    name: str = value(
-        "What this job is called in the table and in its checkpoint; its kind's name if not given.", NAME, ""
-    )
-    input: str = value("The transform whose rows it reads; the last one if not given.", NAME, "")
-    trigger: str | None = value("As the pipeline's, for this job alone.", TRIGGER, None)
+    name: str = value("The job's name in figures and checkpoint; by default the name of its kind.", NAME, "")
+    input: str = value("The transform that it reads; by default the last one.", NAME, "")
+    trigger: str | None = value("Like the pipeline's trigger, for this job only.", TRIGGER, None)
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
         if not self.name:
             object.__setattr__(self, "name", self.kind)
 
@@ -171,20 +175,20 @@ class Job:
 class Declaration:
     """One pipeline as a value; `declaration.Pipeline` can be read from a file and run."""
 
-    name: str = value("What the pipeline is called.", NAME)
+    name: str = value("The name of the pipeline.", NAME)
     jobs: tuple[Job, ...] = ()
     source: Source | None = None
     parse: Parse = field(default_factory=Parse)
     transforms: tuple[Transform, ...] = ()
-    checkpoint: str = value(f"Where its state is kept; {HOME}/<name> if not given.", PATH, "")
+    checkpoint: str = value(f"The folder of its state; {HOME}/<name> by default.", PATH, "")
     trigger: str = value('"continuous", "available_now" or an interval such as "10 seconds".', TRIGGER, CONTINUOUS)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
         object.__setattr__(self, "jobs", tuple(self.jobs))
         object.__setattr__(self, "transforms", tuple(self.transforms))
-        object.__setattr__(self, "checkpoint", placed(self.checkpoint or f"{HOME}/{self.name}", Path.cwd()))
+        object.__setattr__(self, "checkpoint", resolve_path(self.checkpoint or f"{HOME}/{self.name}", Path.cwd()))
         self._check_jobs()
         self._check_views()
 
@@ -194,7 +198,9 @@ class Declaration:
         names = [each.name for each in self.jobs]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise DeclarationError(f'two jobs are called {twice}: give each a name of its own, as name = "{twice}-2"')
+            raise DeclarationError(
+                f'two jobs are called {twice}: give each a different name, such as name = "{twice}-2"'
+            )
         for job in self.jobs:
             if self.source is None and job.reads_source:
                 raise DeclarationError(f"[source] is missing: {job.name} reads topics")
@@ -224,7 +230,7 @@ def job_folder(checkpoint: str, pipeline: Declaration, job: Job) -> Path:
     return Path(checkpoint) if is_local(checkpoint) else pipeline.folder / "jobs" / job.name
 
 
-def placed(location: str, folder: Path) -> str:
+def resolve_path(location: str, folder: Path) -> str:
     """An absolute path relative to `folder`; URLs of other file systems are unchanged."""
     if not is_local(location):
         return location.removeprefix("file://") if location.startswith("file:///") else location

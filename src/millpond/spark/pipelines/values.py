@@ -47,19 +47,19 @@ def value(doc: str, reader: Reader[T], default: Any = dataclasses.MISSING) -> An
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def settle(table: Any) -> None:
+def read_fields(table: Any) -> None:
     """Read and check every field of a frozen dataclass, in place. For its `__post_init__`."""
     for each in dataclasses.fields(table):
         reader = each.metadata.get("reader")
-        given = getattr(table, each.name)
-        if reader is None or (each.default is not dataclasses.MISSING and given is each.default):
+        raw = getattr(table, each.name)
+        if reader is None or (each.default is not dataclasses.MISSING and raw is each.default):
             continue
         try:
-            object.__setattr__(table, each.name, reader.read(given))
+            object.__setattr__(table, each.name, reader.read(raw))
         except DeclarationError as fault:
             raise DeclarationError(f"{key_of(each)}: {fault}") from None
         except ValueError as fault:
-            raise DeclarationError(f"{key_of(each)} = {_shown(given)}: {fault}") from None
+            raise DeclarationError(f"{key_of(each)} = {_excerpt(raw)}: {fault}") from None
 
 
 def key_of(field: dataclasses.Field[Any]) -> str:
@@ -67,78 +67,78 @@ def key_of(field: dataclasses.Field[Any]) -> str:
     return field.name.rstrip("_")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """The suggestion after an unknown name."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}."
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names)}."
 
 
-def _shown(given: object) -> str:
+def _excerpt(raw: object) -> str:
     # A table of options may contain secrets.
-    text = "{…}" if isinstance(given, Mapping) else repr(given)
+    text = "{…}" if isinstance(raw, Mapping) else repr(raw)
     return text if len(text) <= 80 else text[:77] + "…"
 
 
 # Readers
 
 
-def _text(given: Any) -> str:
-    if not isinstance(given, str):
+def _text(raw: Any) -> str:
+    if not isinstance(raw, str):
         raise ValueError("write a text in quotes")
-    if not given.strip():
+    if not raw.strip():
         raise ValueError("it is empty")
-    if len(given) > LENGTH_MAX:
+    if len(raw) > LENGTH_MAX:
         raise ValueError(f"it is longer than {LENGTH_MAX:,} characters")
-    return given
+    return raw
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
-def _name(given: Any) -> str:
-    if not _NAME.fullmatch(_text(given)):
+def _name(raw: Any) -> str:
+    if not _NAME.fullmatch(_text(raw)):
         raise ValueError("a name is made of letters, digits, '.', '_' and '-', at most 200 of them")
-    return str(given)
+    return str(raw)
 
 
-def _flag(given: Any) -> bool:
-    if not isinstance(given, bool):
+def _flag(raw: Any) -> bool:
+    if not isinstance(raw, bool):
         raise ValueError("write true or false")
-    return given
+    return raw
 
 
-def _path(given: Any) -> str:
+def _path(raw: Any) -> str:
     # The reader of the file resolves relative paths.
-    path = str(given) if isinstance(given, Path) else _text(given)
+    path = str(raw) if isinstance(raw, Path) else _text(raw)
     if "\0" in path:
         raise ValueError("no path has a zero byte in it")
     return path
 
 
-def _names(given: Any) -> tuple[str, ...]:
-    if isinstance(given, str):
-        given = [part.strip() for part in given.split(",")]
-    if not isinstance(given, Sequence):
+def _names(raw: Any) -> tuple[str, ...]:
+    if isinstance(raw, str):
+        raw = [part.strip() for part in raw.split(",")]
+    if not isinstance(raw, Sequence):
         raise ValueError('write a list of names, as ["a", "b"]')
-    texts = tuple(_text(each) for each in given)
+    texts = tuple(_text(each) for each in raw)
     if len(set(texts)) < len(texts):
         raise ValueError("a name is in it twice")
     return texts
 
 
-def _texts(given: Any) -> dict[str, str]:
-    if not isinstance(given, Mapping):
+def _texts(raw: Any) -> dict[str, str]:
+    if not isinstance(raw, Mapping):
         raise ValueError('write a table of texts, as { name = "…" }')
-    return {str(name): _text(text) for name, text in given.items()}
+    return {str(name): _text(text) for name, text in raw.items()}
 
 
-def _settings(given: Any) -> dict[str, str]:
+def _settings(raw: Any) -> dict[str, str]:
     """As in Spark, booleans and numbers are accepted as text."""
-    if not isinstance(given, Mapping):
+    if not isinstance(raw, Mapping):
         raise ValueError('write a table, as { name = "value" }')
     texts: dict[str, str] = {}
-    for name, each in given.items():
+    for name, each in raw.items():
         if not isinstance(each, str | int | float | bool):
             raise ValueError(f"{name} must be a text, a number, true or false")
         texts[str(name)] = str(each).lower() if isinstance(each, bool) else str(each)
@@ -155,32 +155,32 @@ SETTINGS: Final = Reader("settings", _settings)
 
 
 def whole(least: int = 0, most: int = 2**63 - 1) -> Reader[int]:
-    def read(given: Any) -> int:
-        if isinstance(given, bool) or not isinstance(given, int):
+    def read(raw: Any) -> int:
+        if isinstance(raw, bool) or not isinstance(raw, int):
             raise ValueError("write a whole number")
-        if not least <= given <= most:
+        if not least <= raw <= most:
             raise ValueError(f"it must be from {least:,} to {most:,}")
-        return given
+        return raw
 
     return Reader("whole number", read)
 
 
 def number(least: float, most: float) -> Reader[float]:
-    def read(given: Any) -> float:
-        if isinstance(given, bool) or not isinstance(given, int | float):
+    def read(raw: Any) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float):
             raise ValueError("write a number")
-        if not least <= given <= most:
+        if not least <= raw <= most:
             raise ValueError(f"it must be from {least:,} to {most:,}")
-        return float(given)
+        return float(raw)
 
     return Reader("number", read)
 
 
 def one_of(*choices: str) -> Reader[str]:
-    def read(given: Any) -> str:
-        if given not in choices:
-            raise ValueError(f"there is no such choice{nearest(str(given), choices)}")
-        return str(given)
+    def read(raw: Any) -> str:
+        if raw not in choices:
+            raise ValueError(f"there is no such choice{nearest(str(raw), choices)}")
+        return str(raw)
 
     return Reader(" | ".join(choices), read)
 
@@ -188,26 +188,26 @@ def one_of(*choices: str) -> Reader[str]:
 def table_of(kind: type[T]) -> Reader[T]:
     """A nested table."""
 
-    def read(given: Any) -> T:
-        if isinstance(given, kind):
-            return given
-        if not isinstance(given, Mapping):
+    def read(raw: Any) -> T:
+        if isinstance(raw, kind):
+            return raw
+        if not isinstance(raw, Mapping):
             raise ValueError("write a table, as { key = value }")
-        return kind(**arguments_of(kind, given))
+        return kind(**arguments_of(kind, raw))
 
     return Reader("table", read, table=kind)
 
 
-def arguments_of(kind: type, given: Mapping[str, Any], extra: Iterable[str] = ()) -> dict[str, Any]:
+def arguments_of(kind: type, raw: Mapping[str, Any], extra: Iterable[str] = ()) -> dict[str, Any]:
     """The keys of a table as arguments of its dataclass; unknown and missing keys are errors."""
     fields = {key_of(each): each for each in dataclasses.fields(kind)}
-    for key in given:
+    for key in raw:
         if key not in fields:
             raise DeclarationError(f"there is no key {key!r}{nearest(key, [*fields, *extra])}")
     for key, each in fields.items():
-        if key not in given and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
+        if key not in raw and each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
             raise DeclarationError(f"{key} is missing: {each.metadata['doc']}")
-    return {fields[key].name: each for key, each in given.items()}
+    return {fields[key].name: each for key, each in raw.items()}
 
 
 # Durations, sizes and timestamps
@@ -233,12 +233,12 @@ class Duration:
         return f"{count} {unit}" + ("" if count == 1 else "s")
 
 
-def read_duration(given: Any) -> Duration:
-    if isinstance(given, Duration):
-        return given
-    if isinstance(given, timedelta):
-        return Duration(round(given.total_seconds() * 1000))
-    span_ms = read_span(_text(given).lower())
+def read_duration(raw: Any) -> Duration:
+    if isinstance(raw, Duration):
+        return raw
+    if isinstance(raw, timedelta):
+        return Duration(round(raw.total_seconds() * 1000))
+    span_ms = read_span(_text(raw).lower())
     if span_ms is None:
         raise ValueError('a length of time is written like "10 minutes", "1h30m" or "500 ms"')
     if span_ms > 3650 * 86_400_000:
@@ -249,27 +249,27 @@ def read_duration(given: Any) -> Duration:
 _SIZE: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-def read_size(given: Any) -> int:
+def read_size(raw: Any) -> int:
     """A number of bytes, from a number or a text such as `128 MB` or `1GiB`."""
-    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
-        return given
-    match = _SIZE.fullmatch(given.strip()) if isinstance(given, str) else None
+    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+        return raw
+    match = _SIZE.fullmatch(raw.strip()) if isinstance(raw, str) else None
     if match is None:
         raise ValueError('a size is written like "128 MB", "1 GiB" or 4096')
     factor: int = (1024 if match[3] else 1000) ** ("", "k", "m", "g", "t").index(match[2].lower())
     return round(float(match[1]) * factor)
 
 
-def read_moment(given: Any) -> datetime:
+def read_moment(raw: Any) -> datetime:
     """A UTC timestamp from a datetime or an ISO text. Without a zone it is UTC, whatever the machine's time zone."""
-    if isinstance(given, str):
+    if isinstance(raw, str):
         try:
-            given = datetime.fromisoformat(given)
+            raw = datetime.fromisoformat(raw)
         except ValueError:
             raise ValueError('a moment is written like "2026-01-31T08:30:00Z"') from None
-    if not isinstance(given, datetime):
+    if not isinstance(raw, datetime):
         raise ValueError('a moment is written like "2026-01-31T08:30:00Z"')
-    return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    return raw.replace(tzinfo=UTC) if raw.tzinfo is None else raw.astimezone(UTC)
 
 
 DURATION: Final = Reader("length of time", read_duration)
@@ -280,11 +280,11 @@ AVAILABLE_NOW: Final = "available_now"
 CONTINUOUS: Final = "continuous"
 
 
-def read_trigger(given: Any) -> str:
-    if given in (AVAILABLE_NOW, CONTINUOUS):
-        return str(given)
+def read_trigger(raw: Any) -> str:
+    if raw in (AVAILABLE_NOW, CONTINUOUS):
+        return str(raw)
     try:
-        return str(read_duration(given))
+        return str(read_duration(raw))
     except ValueError:
         raise ValueError(
             f'it is "{AVAILABLE_NOW}", "{CONTINUOUS}" or a length of time such as "10 seconds"'

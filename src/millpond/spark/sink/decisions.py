@@ -96,14 +96,14 @@ class Decision:
 
 
 @dataclass(slots=True)
-class _Known:
+class _PartitionState:
     """What this process has read of one partition of the topic."""
 
     position: int
     decisions: dict[str, bytes]
 
 
-_known: dict[tuple[UUID, int], _Known] = {}
+_states: dict[tuple[UUID, int], _PartitionState] = {}
 """Python workers are reused, so each reads only what is new. A recreated topic has another id."""
 
 
@@ -119,14 +119,14 @@ class DecisionLog:
 
     def is_decider(self, identity: ProducerIdentity) -> bool:
         """Whether no other decider has taken over."""
-        known = describe(self._cluster, [identity.transactional_id]).get(identity.transactional_id)
-        return known is not None and known.identity == identity
+        state = describe(self._cluster, [identity.transactional_id]).get(identity.transactional_id)
+        return state is not None and state.identity == identity
 
     def find(self, owner: str) -> Decision | None:
         """The newest decision of this query or job."""
         partition, topic_id = self._partition_of(owner)
-        known = self._catch_up(partition, topic_id)
-        data = known.decisions.get(owner)
+        state = self._catch_up(partition, topic_id)
+        data = state.decisions.get(owner)
         return None if data is None else Decision.from_json(owner, data)
 
     def record(self, identity: ProducerIdentity, decision: Decision) -> None:
@@ -147,10 +147,10 @@ class DecisionLog:
         info = self._cluster.topics([TOPIC]).get(TOPIC)
         if info is None:
             _create(self._cluster)
-            info = self._made()
+            info = self._await_topic()
         return TopicPartition(TOPIC, partition_for_key(owner.encode(), len(info.partitions))), info.topic_id
 
-    def _made(self) -> TopicInfo:
+    def _await_topic(self) -> TopicInfo:
         """Wait for the new topic: brokers learn of it one by one, and of its leaders after that."""
         deadline = time.monotonic() + SETTLED_SECONDS
         while True:
@@ -165,45 +165,45 @@ class DecisionLog:
                 raise ClusterError(f"topic {TOPIC} was created, but has no leaders after {SETTLED_SECONDS:g} s")
             time.sleep(_STEP_SECONDS)
 
-    def _catch_up(self, partition: TopicPartition, topic_id: UUID) -> _Known:
+    def _catch_up(self, partition: TopicPartition, topic_id: UUID) -> _PartitionState:
         end_offset = self._settled_end(partition)
-        known = _known.get((topic_id, partition.partition))
-        if known is None or known.position > end_offset:
-            known = self._from_the_start(partition, topic_id)
+        state = _states.get((topic_id, partition.partition))
+        if state is None or state.position > end_offset:
+            state = self._from_the_start(partition, topic_id)
         try:
-            self._read(known, partition, end_offset)
+            self._read(state, partition, end_offset)
         except OffsetsGone:
-            known = self._from_the_start(partition, topic_id)
-            self._read(known, partition, end_offset)
-        return known
+            state = self._from_the_start(partition, topic_id)
+            self._read(state, partition, end_offset)
+        return state
 
-    def _from_the_start(self, partition: TopicPartition, topic_id: UUID) -> _Known:
+    def _from_the_start(self, partition: TopicPartition, topic_id: UUID) -> _PartitionState:
         begin = offsets.earliest(self._cluster, [partition])[partition]
-        known = _known[topic_id, partition.partition] = _Known(begin, {})
-        return known
+        state = _states[topic_id, partition.partition] = _PartitionState(begin, {})
+        return state
 
     def _settled_end(self, partition: TopicPartition) -> int:
         """The end of the partition once no transaction below it is open, so that no decision is missed."""
-        wanted = offsets.latest(self._cluster, [partition])[partition]
+        end_offset = offsets.latest(self._cluster, [partition])[partition]
         deadline = time.monotonic() + SETTLED_SECONDS
-        while offsets.latest(self._cluster, [partition], "read_committed")[partition] < wanted:
+        while offsets.latest(self._cluster, [partition], "read_committed")[partition] < end_offset:
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"a transaction in {partition} has been open for {SETTLED_SECONDS:g} s; see "
                     "millpond txn list, and start the query again when it is over"
                 )
             time.sleep(_STEP_SECONDS)
-        return wanted
+        return end_offset
 
-    def _read(self, known: _Known, partition: TopicPartition, end_offset: int) -> None:
-        batches = read_range(self._cluster, partition, known.position, end_offset, isolation="read_committed")
+    def _read(self, state: _PartitionState, partition: TopicPartition, end_offset: int) -> None:
+        batches = read_range(self._cluster, partition, state.position, end_offset, isolation="read_committed")
         for record in (each for batch in batches for each in batch.records()):
-            if known.position <= record.offset < end_offset and record.key is not None:
+            if state.position <= record.offset < end_offset and record.key is not None:
                 owner = record.key.decode()
-                known.decisions.pop(owner, None)
+                state.decisions.pop(owner, None)
                 if record.value is not None:
-                    known.decisions[owner] = record.value
-        known.position = max(known.position, end_offset)
+                    state.decisions[owner] = record.value
+        state.position = max(state.position, end_offset)
 
 
 def name_of(owner: str) -> str:

@@ -72,13 +72,13 @@ class Duty(Enum):
 
 def duty_of(cluster: Cluster, unit: Unit, partition: int) -> Duty:
     """Look up the decision before a task writes, and finish it if it is incomplete."""
-    standing = _standing(DecisionLog(cluster), unit)
-    if standing is None:
+    earlier = _earlier_decision(DecisionLog(cluster), unit)
+    if earlier is None:
         return Duty.WRITE
-    if standing.batch > unit.number:
+    if earlier.batch > unit.number:
         return Duty.COUNT
-    lost = _lost(settle(cluster, standing))
-    if len(lost) == len(standing.parts):
+    lost = _lost(settle(cluster, earlier))
+    if len(lost) == len(earlier.parts):
         # Readers never saw it: treat it as undecided.
         return Duty.WRITE
     return Duty.WRITE if partition in {part.partition for part in lost} else Duty.COUNT
@@ -103,21 +103,21 @@ def evidence(first_offsets: Mapping[TopicPartition, int]) -> tuple[tuple[str, in
     return tuple((*partition, offset) for partition, offset in sorted(first_offsets.items())[:EVIDENCE_MAX])
 
 
-def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
+def commit(cluster: Cluster, unit: Unit, task_parts: Collection[Part]) -> None:
     """Commit a batch, or finish an earlier decision about it. Idempotent.
 
     BatchNotWritten when a replay will help, BatchTorn when only a person can.
     """
     log = DecisionLog(cluster)
-    if not any(part.identity for part in reported) and _standing(log, unit) is None:
+    if not any(part.identity for part in task_parts) and _earlier_decision(log, unit) is None:
         return
     decider = log.take_over(unit.owner)
-    standing = _standing(log, unit)
-    decision = _decide(cluster, unit, reported, standing)
+    earlier = _earlier_decision(log, unit)
+    decision = _decide(cluster, unit, task_parts, earlier)
     # List them before deciding, so that transactions of a newer driver are not among them.
     surplus = surplus_of(cluster, decision)
-    if decision is not standing and decision.parts:
-        kept = standing.parts if standing else ()
+    if decision is not earlier and decision.parts:
+        kept = earlier.parts if earlier else ()
         check_open(cluster, f"batch {unit.number}", [part for part in decision.parts if part not in kept])
         steps.done(Step.CHECKED)
         log.record(decider, decision)
@@ -132,23 +132,23 @@ def commit(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
     end_all(cluster, surplus, commit=False)
 
 
-def abort(cluster: Cluster, unit: Unit, reported: Collection[Part]) -> None:
+def abort(cluster: Cluster, unit: Unit, task_parts: Collection[Part]) -> None:
     """Abort a batch that was not decided."""
-    identities = [part.identity for part in reported if part.identity is not None]
+    identities = [part.identity for part in task_parts if part.identity is not None]
     if not identities:
         return
     log = DecisionLog(cluster)
     # After this, an interrupted decision is either recorded or not.
     log.take_over(unit.owner)
-    standing = log.find(unit.owner)
-    decided = {part.identity for part in standing.parts} if standing else set()
+    earlier = log.find(unit.owner)
+    decided = {part.identity for part in earlier.parts} if earlier else set()
     end_all(cluster, [identity for identity in identities if identity not in decided], commit=False)
     steps.done(Step.ABORTED)
 
 
-def commit_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
+def commit_unnumbered(cluster: Cluster, task_parts: Collection[Part]) -> None:
     """Commit the transactions of a job that is never replayed: some are lost if the driver dies meanwhile."""
-    parts = [part for part in reported if part.identity is not None]
+    parts = [part for part in task_parts if part.identity is not None]
     check_open(cluster, "the job's output", parts)
     outcomes = end_all(cluster, [_identity(part) for part in parts], commit=True)
     lost = [part for part in parts if outcomes[_identity(part)] is not Outcome.COMMITTED]
@@ -159,8 +159,8 @@ def commit_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
         )
 
 
-def abort_unnumbered(cluster: Cluster, reported: Collection[Part]) -> None:
-    end_all(cluster, [part.identity for part in reported if part.identity is not None], commit=False)
+def abort_unnumbered(cluster: Cluster, task_parts: Collection[Part]) -> None:
+    end_all(cluster, [part.identity for part in task_parts if part.identity is not None], commit=False)
 
 
 def settle(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
@@ -168,30 +168,30 @@ def settle(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
     described = describe(cluster, [_identity(part).transactional_id for part in decision.parts])
     outcomes: dict[ProducerIdentity, Outcome | None] = {}
     for identity in map(_identity, decision.parts):
-        known = described.get(identity.transactional_id)
-        outcomes[identity] = known.outcome(identity) if known else Outcome.FENCED
+        description = described.get(identity.transactional_id)
+        outcomes[identity] = description.outcome(identity) if description else Outcome.FENCED
     waiting = [identity for identity, outcome in outcomes.items() if outcome is None]
     # Commit the first alone: notice an unreachable cluster before the batch is half committed.
     for together in filter(None, (waiting[:1], waiting[1:])):
         outcomes.update(end_all(cluster, together, commit=True))
         steps.done(Step.ENDED_SOME)
-    return {part: _is_seen(cluster, part, outcomes[_identity(part)]) for part in decision.parts}
+    return {part: _is_visible(cluster, part, outcomes[_identity(part)]) for part in decision.parts}
 
 
-def _is_seen(cluster: Cluster, part: Part, outcome: Outcome | None) -> bool:
-    return _seen_in_log(cluster, part) if outcome is Outcome.FENCED else outcome is Outcome.COMMITTED
+def _is_visible(cluster: Cluster, part: Part, outcome: Outcome | None) -> bool:
+    return _is_visible_in_log(cluster, part) if outcome is Outcome.FENCED else outcome is Outcome.COMMITTED
 
 
 def check_open(cluster: Cluster, what: str, parts: Collection[Part]) -> None:
     """BatchNotWritten unless all transactions are open."""
     described = describe(cluster, [_identity(part).transactional_id for part in parts])
-    gone = []
+    not_open = []
     for part in parts:
-        known = described.get(_identity(part).transactional_id)
-        if known is None or known.outcome(_identity(part)) is not None:
-            gone.append(part)
-    if gone:
-        raise BatchNotWritten(_lost_text(what, gone, "are not open any more"))
+        description = described.get(_identity(part).transactional_id)
+        if description is None or description.outcome(_identity(part)) is not None:
+            not_open.append(part)
+    if not_open:
+        raise BatchNotWritten(_lost_text(what, not_open, "are no longer open"))
 
 
 def surplus_of(cluster: Cluster, decision: Decision) -> list[ProducerIdentity]:
@@ -201,75 +201,77 @@ def surplus_of(cluster: Cluster, decision: Decision) -> list[ProducerIdentity]:
     except Unsupported:
         return []
     decided = {part.identity for part in decision.parts}
-    is_open = [known.identity for known in describe(cluster, names).values() if known.is_open]
+    is_open = [description.identity for description in describe(cluster, names).values() if description.is_open]
     return [identity for identity in is_open if identity not in decided]
 
 
-def _standing(log: DecisionLog, unit: Unit) -> Decision | None:
+def _earlier_decision(log: DecisionLog, unit: Unit) -> Decision | None:
     """The decision about this batch, or a later one if allowed."""
-    standing = log.find(unit.owner)
-    if standing is None or standing.batch < unit.number:
+    earlier = log.find(unit.owner)
+    if earlier is None or earlier.batch < unit.number:
         return None
-    if standing.batch > unit.number and unit.app_id is None:
+    if earlier.batch > unit.number and unit.app_id is None:
         raise BatchTorn(
-            f"query {unit.owner} wants to write batch {unit.number}, but has already written batch {standing.batch}: "
-            "its checkpoint is older than what it wrote, as when an old copy of it was put back. To go on, start "
-            "with a new checkpoint, from the offsets that are not in the topic yet"
+            f"query {unit.owner} wants to write batch {unit.number}, but has already written batch {earlier.batch}: "
+            "its checkpoint is older than what it wrote, as after restoring an old copy. To continue, start with "
+            "a new checkpoint, from the offsets that are not in the topic yet"
         )
-    if standing.batch == unit.number and standing.topic != unit.topic:
+    if earlier.batch == unit.number and earlier.topic != unit.topic:
         raise WriteTaken(
-            f"batch {unit.number} of query {unit.owner} was written to {_goal(standing.topic)}, and is now to go to "
+            f"batch {unit.number} of query {unit.owner} was written to {_goal(earlier.topic)}, and is now to go to "
             f"{_goal(unit.topic)}. Start the query as it was until this batch is done, then change the topic; or "
             "start it with a new checkpoint"
         )
-    return standing
+    return earlier
 
 
-def _decide(cluster: Cluster, unit: Unit, reported: Collection[Part], standing: Decision | None) -> Decision:
+def _decide(cluster: Cluster, unit: Unit, task_parts: Collection[Part], earlier: Decision | None) -> Decision:
     """What the batch consists of: the standing decision itself if all of it is in the topic."""
-    written = tuple(part for part in reported if part.identity is not None)
+    written = tuple(part for part in task_parts if part.identity is not None)
     fresh = Decision(unit.owner, unit.number, written, unit.topic, unit.run)
-    if standing is None:
+    if earlier is None:
         return fresh
-    if standing.batch > unit.number:
+    if earlier.batch > unit.number:
         LOG.warning(
-            "txnAppId %s: txnVersion %d is left out, because %d is written already",
+            "txnAppId %s: txnVersion %d is ignored, because %d is written already",
             unit.app_id,
             unit.number,
-            standing.batch,
+            earlier.batch,
         )
-        return standing
-    settled = settle(cluster, standing)
-    lost = _lost(settled)
+        return earlier
+    visibility = settle(cluster, earlier)
+    lost = _lost(visibility)
     if not lost:
-        _check_same_write(unit, standing, reported)
-        return standing
-    if len(lost) == len(standing.parts):
+        _check_same_write(unit, earlier, task_parts)
+        return earlier
+    if len(lost) == len(earlier.parts):
         return fresh
-    _check_same_rows(standing, reported, lost)
+    _check_same_rows(earlier, task_parts, lost)
     again = {part.partition: part for part in written}
     missing = [part for part in lost if part.partition not in again]
     if missing:
         raise BatchNotWritten(
             _lost_text(f"batch {unit.number}", missing, "were lost, and their tasks did not know that yet")
         )
-    return replace(standing, parts=tuple(part if seen else again[part.partition] for part, seen in settled.items()))
+    return replace(
+        earlier, parts=tuple(part if is_visible else again[part.partition] for part, is_visible in visibility.items())
+    )
 
 
-def _check_same_write(unit: Unit, standing: Decision, reported: Collection[Part]) -> None:
+def _check_same_write(unit: Unit, earlier: Decision, task_parts: Collection[Part]) -> None:
     """WriteTaken if a job repeats a number with other rows. Spark numbers the batches of a query."""
     if unit.app_id is None:
         return
     before, now = (
         (sum(part.rows for part in parts), total_of(part.checksum for part in parts))
-        for parts in (standing.parts, reported)
+        for parts in (earlier.parts, task_parts)
     )
     if before == now:
         return
-    if unit.run and unit.run != standing.run:
+    if unit.run and unit.run != earlier.run:
         # A stream repeats the batch after a failure; its rows may contain a time or a random number.
         LOG.warning(
-            "txnAppId %s, txnVersion %d: %d rows are written already; the replay brought others and is left out",
+            "txnAppId %s, txnVersion %d: %d rows are written already; the replay has other rows and is ignored",
             unit.app_id,
             unit.number,
             before[0],
@@ -277,21 +279,21 @@ def _check_same_write(unit: Unit, standing: Decision, reported: Collection[Part]
         return
     raise WriteTaken(
         f"txnAppId {unit.app_id}, txnVersion {unit.number} is written to {_goal(unit.topic)} already, with "
-        f"{before[0]} rows of another write: this one brings other rows ({now[0]}), and nothing of it was written. "
-        "Give each write into the same topic its own txnVersion, or its own txnAppId. If it is the same write, whose "
-        "rows come out differently each time, leave it out: it is there"
+        f"{before[0]} rows of another write: this one has other rows ({now[0]}), and none of them were written. Give "
+        "each write into the same topic its own txnVersion, or its own txnAppId. If it is the same write with rows "
+        "that differ on each run, leave it out: it is done"
     )
 
 
-def _check_same_rows(standing: Decision, reported: Iterable[Part], lost: Collection[Part]) -> None:
+def _check_same_rows(earlier: Decision, task_parts: Iterable[Part], lost: Collection[Part]) -> None:
     """Lost parts can be rewritten if the replay gave every task the same rows."""
-    before = {part.partition: (part.rows, part.checksum) for part in standing.parts}
-    now = {part.partition: (part.rows, part.checksum) for part in reported if part.rows}
+    before = {part.partition: (part.rows, part.checksum) for part in earlier.parts}
+    now = {part.partition: (part.rows, part.checksum) for part in task_parts if part.rows}
     if before == now:
         return
     differing = sorted(each for each in before.keys() | now.keys() if before.get(each) != now.get(each))
     raise BatchTorn(
-        f"batch {standing.batch} of query {standing.owner} is in its topics in part: of {len(before)} transactions, "
+        f"batch {earlier.batch} of query {earlier.owner} is in its topics in part: of {len(before)} transactions, "
         f"those of tasks {_numbers(part.partition for part in lost)} timed out before they could be committed, the "
         f"others count. They cannot be written again, because the replay brought other rows to tasks "
         f"{_numbers(differing)}. Look at what is there, then go on with a new checkpoint. To keep this from "
@@ -299,7 +301,7 @@ def _check_same_rows(standing: Decision, reported: Iterable[Part], lost: Collect
     )
 
 
-def _seen_in_log(cluster: Cluster, part: Part) -> bool:
+def _is_visible_in_log(cluster: Cluster, part: Part) -> bool:
     """Whether readers see the part, according to the log: the coordinator no longer knows the transaction."""
     deadline = time.monotonic() + PENDING_SECONDS
     name, where = _identity(part).transactional_id, _partitions_of(part)
@@ -313,8 +315,8 @@ def _seen_in_log(cluster: Cluster, part: Part) -> bool:
             return False
         if Fate.PENDING not in fates:
             raise BatchTorn(
-                f"nobody knows any more whether transaction {name!r} was committed: its coordinator has forgotten "
-                f"it, and its records are gone from {where}. Look at what is there, then go on with a new checkpoint"
+                f"it is unknown whether transaction {name!r} was committed: its coordinator has forgotten it, and "
+                f"its records are gone from {where}. Look at what is there, then go on with a new checkpoint"
             )
         if time.monotonic() > deadline:
             raise BatchNotWritten(
@@ -329,14 +331,14 @@ def _identity(part: Part) -> ProducerIdentity:
     return part.identity
 
 
-def _lost(settled: Mapping[Part, bool]) -> list[Part]:
-    return [part for part, seen in settled.items() if not seen]
+def _lost(visibility: Mapping[Part, bool]) -> list[Part]:
+    return [part for part, is_visible in visibility.items() if not is_visible]
 
 
 def _lost_text(what: str, parts: Collection[Part], fault: str) -> str:
     return (
         f"{what} is not written: the transactions of tasks {_numbers(part.partition for part in parts)} {fault}. "
-        "They timed out (transactionTimeout), or another attempt took their place. Start it again: nothing is doubled"
+        "They timed out (transactionTimeout), or another attempt replaced them. Run it again: no row is doubled"
     )
 
 

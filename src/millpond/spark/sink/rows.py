@@ -45,13 +45,19 @@ class RowEncoder:
     """
 
     def __init__(
-        self, cluster: Cluster, shape: Shape, *, batch_bytes: int, record_bytes_max: int | None = None, turn: int = 0
+        self,
+        cluster: Cluster,
+        shape: Shape,
+        *,
+        batch_bytes: int,
+        record_bytes_max: int | None = None,
+        first_partition: int = 0,
     ) -> None:
         self._cluster = cluster
         self._shape = shape
         self._batch_bytes = min(batch_bytes, record_bytes_max or batch_bytes)
         self._record_bytes_max = record_bytes_max
-        self._turn = turn
+        self._first_partition = first_partition
         self._keyless_rows = 0
         self._partition_counts: dict[str, int] = {}
 
@@ -109,7 +115,7 @@ class RowEncoder:
         if len(keyless):
             numbers = np.arange(self._keyless_rows, self._keyless_rows + len(keyless))
             chosen = chosen.copy()
-            chosen[keyless] = (self._turn + numbers // BLOCK_ROWS) % count
+            chosen[keyless] = (self._first_partition + numbers // BLOCK_ROWS) % count
             self._keyless_rows += len(keyless)
         return chosen
 
@@ -133,19 +139,19 @@ class RowEncoder:
             )
 
 
-def gathered(batches: Iterable[pa.RecordBatch], size: int = GATHERED_BYTES) -> Iterator[pa.RecordBatch]:
+def gather(batches: Iterable[pa.RecordBatch], size: int = GATHERED_BYTES) -> Iterator[pa.RecordBatch]:
     """The rows in fewer, larger, non-empty batches."""
-    held: list[pa.RecordBatch] = []
+    batches_held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
         if batch.num_rows:
-            held.append(batch)
+            batches_held.append(batch)
             held_bytes += batch.nbytes
         if held_bytes >= size:
-            yield _joined(held)
-            held, held_bytes = [], 0
-    if held:
-        yield _joined(held)
+            yield _joined(batches_held)
+            batches_held, held_bytes = [], 0
+    if batches_held:
+        yield _joined(batches_held)
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -43,28 +43,28 @@ def write_settings(kafka: Mapping[str, str], *, exactly_once: bool) -> WriteSett
     )
 
 
-def _acks(given: str, exactly_once: bool) -> int:
-    acks = _ACKS.get(given.strip().lower())
+def _acks(text: str, exactly_once: bool) -> int:
+    acks = _ACKS.get(text.strip().lower())
     if acks is None:
-        raise OptionError(f"option kafka.acks cannot be {given!r}: it is one of all, 1")
+        raise OptionError(f"option kafka.acks cannot be {text!r}: it is one of all, 1")
     if exactly_once and acks != ACKS_ALL:
         raise OptionError("delivery=exactly_once needs kafka.acks=all")
-    if given.strip() == "0":
+    if text.strip() == "0":
         LOG.warning("kafka.acks=0 counts as 1: a task that ends must know that its rows were taken")
     return acks
 
 
-def _codec(given: str) -> int:
-    codec = CODEC_BY_NAME.get(given.strip().lower())
+def _codec(text: str) -> int:
+    codec = CODEC_BY_NAME.get(text.strip().lower())
     if codec is None:
-        raise OptionError(f"option kafka.compression.type cannot be {given!r}: it is one of {', '.join(CODEC_NAMES)}")
+        raise OptionError(f"option kafka.compression.type cannot be {text!r}: it is one of {', '.join(CODEC_NAMES)}")
     return codec
 
 
 def _number(kafka: Mapping[str, str], name: str, default: int) -> int:
-    given = kafka.get(name)
-    if given is None:
+    text = kafka.get(name)
+    if text is None:
         return default
-    if not given.strip().isdecimal() or int(given) == 0:
-        raise OptionError(f"option kafka.{name} cannot be {given!r}: it is a whole number above 0")
-    return int(given)
+    if not text.strip().isdecimal() or int(text) == 0:
+        raise OptionError(f"option kafka.{name} cannot be {text!r}: it is a whole number above 0")
+    return int(text)

@@ -52,26 +52,26 @@ def shape_of(schema: StructType, topic: str | None, *, with_timestamps: bool) ->
         raise SinkError(f"say where the rows go: with option {TOPIC}, or with a column {TOPIC} of strings")
     if with_timestamps and TIMESTAMP not in types:
         raise SinkError(f"includeTimestamps=true needs a column {TIMESTAMP}; these rows have {_names(schema)}")
-    wanted = {KEY, VALUE, HEADERS, PARTITION} & types.keys()
-    wanted |= {TIMESTAMP} if with_timestamps else set()
-    wanted |= {TOPIC} if topic is None else set()
-    for name in sorted(wanted):
+    columns = {KEY, VALUE, HEADERS, PARTITION} & types.keys()
+    columns |= {TIMESTAMP} if with_timestamps else set()
+    columns |= {TOPIC} if topic is None else set()
+    for name in sorted(columns):
         is_right, described = _EXPECTED[name]
         if not is_right(types[name]):
             raise SinkError(
                 f"column {name} is {types[name].simpleString()}, and must be {described}: cast it before the write"
             )
-    return Shape(topic, frozenset(wanted))
+    return Shape(topic, frozenset(columns))
 
 
-def _is_text(given: DataType) -> bool:
-    return isinstance(given, StringType | BinaryType)
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind, StringType | BinaryType)
 
 
-def _is_headers(given: DataType) -> bool:
-    if not isinstance(given, ArrayType) or not isinstance(given.elementType, StructType):
+def _is_headers(kind: DataType) -> bool:
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
         return False
-    fields = given.elementType.fields
+    fields = kind.elementType.fields
     return (
         [field.name for field in fields] == ["key", "value"]
         and isinstance(fields[0].dataType, StringType)
@@ -83,10 +83,10 @@ _EXPECTED: Final[dict[str, tuple[Callable[[DataType], bool], str]]] = {
     KEY: (_is_text, "string or binary"),
     VALUE: (_is_text, "string or binary"),
     HEADERS: (_is_headers, "array<struct<key:string,value:binary>>"),
-    TOPIC: (lambda given: isinstance(given, StringType), "string"),
-    PARTITION: (lambda given: isinstance(given, IntegerType), "int"),
+    TOPIC: (lambda kind: isinstance(kind, StringType), "string"),
+    PARTITION: (lambda kind: isinstance(kind, IntegerType), "int"),
     TIMESTAMP: (
-        lambda given: isinstance(given, TimestampType | TimestampNTZType | LongType),
+        lambda kind: isinstance(kind, TimestampType | TimestampNTZType | LongType),
         "timestamp, timestamp_ntz or bigint (milliseconds)",
     ),
 }

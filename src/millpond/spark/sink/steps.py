@@ -26,8 +26,8 @@ class Step(Enum):
 
 
 def done(step: Step) -> None:
-    if _witness is not None:
-        _witness(step.value)
+    if _observer is not None:
+        _observer(step.value)
 
 
 def _load(name: str | None) -> Callable[[str], object] | None:
@@ -38,4 +38,4 @@ def _load(name: str | None) -> Callable[[str], object] | None:
     return step
 
 
-_witness: Final = _load(os.environ.get(VARIABLE))
+_observer: Final = _load(os.environ.get(VARIABLE))

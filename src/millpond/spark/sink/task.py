@@ -17,7 +17,7 @@ from millpond.spark.sink import exactly_once, steps
 from millpond.spark.sink.decisions import Part
 from millpond.spark.sink.exactly_once import Duty, Unit
 from millpond.spark.sink.row_checksum import RowChecksum, RowSum
-from millpond.spark.sink.rows import RowEncoder, gathered
+from millpond.spark.sink.rows import RowEncoder, gather
 from millpond.spark.sink.settings import WriteSettings
 from millpond.spark.sink.shape import Shape
 from millpond.spark.sink.steps import Step
@@ -39,11 +39,11 @@ class WritePlan:
         return Cluster(self.options.kafka)
 
 
-def write_at_least_once(plan: WritePlan, batches: Iterable[pa.RecordBatch], turn: int) -> None:
+def write_at_least_once(plan: WritePlan, batches: Iterable[pa.RecordBatch], first_partition: int) -> None:
     """Write the rows and wait for all acknowledgements."""
     with plan.cluster() as cluster, _writer(plan, cluster) as writer:
-        encoder = _encoder(plan, cluster, turn)
-        for batch in gathered(batches):
+        encoder = _encoder(plan, cluster, first_partition)
+        for batch in gather(batches):
             for encoded in encoder.encode(batch):
                 writer.append(*encoded)
         writer.flush()
@@ -64,7 +64,7 @@ def write_part(
             for each in batches:
                 checksum.add(each)
             return Part(partition, checksum.rows, checksum.text())
-        rows = gathered(batches)
+        rows = gather(batches)
         first = next(rows, None)
         if first is None:
             # Most tasks of a quiet stream have no rows and need no transaction.
@@ -109,11 +109,11 @@ def _writer(plan: WritePlan, cluster: Cluster, identity: ProducerIdentity | None
     )
 
 
-def _encoder(plan: WritePlan, cluster: Cluster, turn: int) -> RowEncoder:
+def _encoder(plan: WritePlan, cluster: Cluster, first_partition: int) -> RowEncoder:
     return RowEncoder(
         cluster,
         plan.shape,
         batch_bytes=plan.settings.batch_bytes,
         record_bytes_max=plan.settings.record_bytes_max,
-        turn=turn,
+        first_partition=first_partition,
     )

@@ -34,12 +34,12 @@ def may_be_gone(fault: ClientError) -> bool:
     return isinstance(fault, UnknownTopic) or fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def was_made_anew(before: UUID, now: UUID) -> bool:
+def was_recreated(before: UUID, now: UUID) -> bool:
     """Whether the topic was recreated. Old clusters have no topic ids."""
     return NO_TOPIC_ID not in (before, now) and before != now
 
 
-def confirmed(look: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
+def confirm(look: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
     """The result of `look`, repeated if something seems to be missing.
 
     Right after an election a leader may report a lower end than its log has, and a broker that was away may have
@@ -47,13 +47,13 @@ def confirmed(look: Callable[[], T], is_whole: Callable[[T], bool]) -> T:
     """
     for _ in range(LOSS_TRIES - 1):
         try:
-            seen = look()
+            result = look()
         except ClientError as fault:
             if not may_be_gone(fault):
                 raise
         else:
-            if is_whole(seen):
-                return seen
+            if is_whole(result):
+                return result
         time.sleep(LOSS_PAUSE_SECONDS)
     return look()
 

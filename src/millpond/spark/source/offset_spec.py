@@ -103,13 +103,13 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     return written
 
 
-def from_json(given: Mapping[str, Mapping[str, int]]) -> Offsets:
+def from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Offsets from a checkpoint."""
     try:
-        return _read(given, 0)
+        return _read(by_topic, 0)
     except (ValueError, AttributeError, TypeError):
         raise OptionError(
-            f"these are not offsets of topics: {given!r}; is the checkpoint another source's?"
+            f"these are not offsets of topics: {by_topic!r}; is the checkpoint another source's?"
         ) from None
 
 
@@ -127,22 +127,22 @@ def _bound(
     moments = options.get(by_timestamp)
     if moments is not None:
         return AtTimes(_parsed(by_timestamp.name, moments, 0), no_match)
-    given = options.get(offsets)
-    match given.lower() if given else default:
+    text = options.get(offsets)
+    match text.lower() if text else default:
         case "earliest":
             return Edge("earliest")
         case "latest":
             return Edge("latest")
-    return AtOffsets(_parsed(offsets.name, given or "", EARLIEST))
+    return AtOffsets(_parsed(offsets.name, text or "", EARLIEST))
 
 
-def _parsed(option: str, given: str, least: int) -> Offsets:
+def _parsed(option: str, text: str, least: int) -> Offsets:
     try:
-        return _read(json.loads(given), least)
+        return _read(json.loads(text), least)
     except (ValueError, AttributeError, TypeError):
         edges = "earliest, latest or " if least == EARLIEST else ""
         example = '{"orders":{"0":23,"1":-2}}' if least == EARLIEST else '{"orders":{"0":1700000000000}}'
-        raise OptionError(f"option {option} is {edges}{example}, not {given!r}") from None
+        raise OptionError(f"option {option} is {edges}{example}, not {text!r}") from None
 
 
 def _read(by_topic: Mapping[str, Mapping[str, int]], least: int) -> Offsets:

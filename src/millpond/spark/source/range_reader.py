@@ -21,7 +21,7 @@ from millpond.spark.options import (
     Options,
 )
 from millpond.spark.source.arrow import BatchMaker
-from millpond.spark.source.data_loss import confirmed, may_be_gone, report_loss, was_made_anew
+from millpond.spark.source.data_loss import confirm, may_be_gone, report_loss, was_recreated
 from millpond.spark.source.ranges import Range
 from millpond.wire.kernel import ColumnBuilder
 
@@ -135,13 +135,13 @@ def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tu
 def _why_gone(cluster: Cluster, work: Range) -> str | None:
     """The reason if the range's topic or partition is gone; None while the cluster has it."""
     topic, index = work.partition
-    info = confirmed(
+    info = confirm(
         lambda: cluster.topics([topic]).get(topic),
         lambda seen: seen is not None and index in seen.partitions,
     )
     if info is None or index not in info.partitions:
         return f"{work.partition} is gone, its offsets {work.start} to {work.end} were to be read"
-    if was_made_anew(work.topic_id, info.topic_id):
+    if was_recreated(work.topic_id, info.topic_id):
         return f"{work.partition} was recreated, offsets {work.start} to {work.end} of the old one were to be read"
     return None
 

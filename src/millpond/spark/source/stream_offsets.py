@@ -10,7 +10,7 @@ from millpond.base.ids import NO_TOPIC_ID, TopicPartition
 from millpond.client.errors import ClientError
 from millpond.remote import offsets as cluster_offsets
 from millpond.remote.offsets import Isolation
-from millpond.spark.source.data_loss import confirmed, may_be_gone, report_loss, was_made_anew
+from millpond.spark.source.data_loss import confirm, may_be_gone, report_loss, was_recreated
 from millpond.spark.source.offset_spec import Offsets
 from millpond.spark.source.ranges import Range
 from millpond.spark.source.subscription import Subscribed, Subscription, look
@@ -35,19 +35,19 @@ class StreamOffsets:
         self._isolation: Isolation = isolation
         self._fails = fails
         self._ids: dict[str, UUID] = {}
-        self._left: Offsets = {}
+        self._recreated: Offsets = {}
         """The query's position in partitions that restart at their first record."""
 
     def available(self, cluster: Cluster, position: Offsets) -> Span:
         """From the query's position to the end of the log. New partitions start at their first record."""
-        self._left = {
-            partition: offset for partition, offset in self._left.items() if position.get(partition) == offset
+        self._recreated = {
+            partition: offset for partition, offset in self._recreated.items() if position.get(partition) == offset
         }
         subscribed, ends = self._confirmed(cluster, position)
         self._note_recreated(subscribed, position)
         self._note_removed(cluster, ends, position)
         self._note_beyond(ends, position)
-        fresh = [partition for partition in ends if partition not in position or partition in self._left]
+        fresh = [partition for partition in ends if partition not in position or partition in self._recreated]
         starts = {partition: position[partition] for partition in ends if partition in position}
         return Span(starts | cluster_offsets.earliest(cluster, fresh), ends)
 
@@ -63,11 +63,11 @@ class StreamOffsets:
             return span.ends
 
     def begins_again(self, partition: TopicPartition) -> bool:
-        return partition in self._left
+        return partition in self._recreated
 
     def ranges(self, cluster: Cluster, position: Offsets, ends: Offsets) -> list[Range]:
         """The ranges of a batch. Offsets no longer in the log are lost."""
-        subscribed = confirmed(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.partitions)
+        subscribed = confirm(lambda: look(cluster, self._subscription), lambda seen: ends.keys() <= seen.partitions)
         earliest = cluster_offsets.earliest(
             cluster, [partition for partition in ends if partition in subscribed.partitions]
         )
@@ -79,7 +79,7 @@ class StreamOffsets:
                     self._lost(f"{partition} is gone, its offsets {start or 0} to {end} were to be read")
                 continue
             topic_id = subscribed.ids[partition.topic]
-            if was_made_anew(self._ids.get(partition.topic, NO_TOPIC_ID), topic_id):
+            if was_recreated(self._ids.get(partition.topic, NO_TOPIC_ID), topic_id):
                 if start is None or start < end:
                     self._lost(
                         f"{partition} was recreated, offsets {start or 0} to {end} of the old one were to be read"
@@ -95,7 +95,7 @@ class StreamOffsets:
             if earliest:
                 self._lost(f"{partition} is new to the query, and its log begins with offset {earliest}, not 0")
             return earliest
-        if self._left.get(partition) == start:
+        if self._recreated.get(partition) == start:
             return earliest
         if start > end:
             self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was recreated")
@@ -119,10 +119,11 @@ class StreamOffsets:
         def is_whole(seen: tuple[Subscribed, Offsets]) -> bool:
             ends = seen[1]
             return all(
-                ends.get(partition, -1) >= offset or partition in self._left for partition, offset in position.items()
+                ends.get(partition, -1) >= offset or partition in self._recreated
+                for partition, offset in position.items()
             )
 
-        return confirmed(look_for_ends, is_whole)
+        return confirm(look_for_ends, is_whole)
 
     def _held_back(self, cluster: Cluster, position: Offsets, ends: Offsets) -> Offsets:
         """Partitions where an open transaction hides records read before: nothing is lost."""
@@ -136,15 +137,17 @@ class StreamOffsets:
         for topic, topic_id in subscribed.ids.items():
             before = self._ids.get(topic, NO_TOPIC_ID)
             self._ids[topic] = topic_id
-            if not was_made_anew(before, topic_id):
+            if not was_recreated(before, topic_id):
                 continue
-            left = {
+            recreated = {
                 partition: offset for partition, offset in position.items() if partition.topic == topic and offset > 0
             }
-            if left:
-                read = ", ".join(f"{partition.partition}: {offset}" for partition, offset in sorted(left.items()))
+            if recreated:
+                read = ", ".join(
+                    f"{partition.partition}: {offset}" for partition, offset in sorted(recreated.items())
+                )
                 self._lost(f"topic {topic} was recreated; the old one was read up to {read} (partition: offset)")
-                self._left |= left
+                self._recreated |= recreated
 
     def _note_removed(self, cluster: Cluster, ends: Offsets, position: Offsets) -> None:
         removed = sorted(position.keys() - ends.keys())
@@ -162,16 +165,16 @@ class StreamOffsets:
             self._lost(f"partitions are gone: {gone}")
         if unread:
             self._lost(
-                f"the query does not read {unread} any more, though it is there: what it subscribes to was changed, "
+                f"the query no longer reads {unread}, although it exists: the subscription was changed, "
                 "or the checkpoint is another query's"
             )
 
     def _note_beyond(self, ends: Offsets, position: Offsets) -> None:
         for partition, end in ends.items():
             start = position.get(partition, 0)
-            if start > end and partition not in self._left:
+            if start > end and partition not in self._recreated:
                 self._lost(f"{partition} was read up to offset {start}, and now ends at {end}: it was recreated")
-                self._left[partition] = start
+                self._recreated[partition] = start
 
     def _lost(self, what: str) -> None:
         report_loss(what, fails=self._fails)

@@ -30,7 +30,7 @@ from millpond.spark.options import (
     MIN_PARTITIONS,
     Options,
 )
-from millpond.spark.source.admission import Gate, capped, waiting
+from millpond.spark.source.admission import Gate, backlog, cap
 from millpond.spark.source.data_loss import report_loss
 from millpond.spark.source.first_contact import connect
 from millpond.spark.source.group_progress import GroupProgress
@@ -178,14 +178,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _choose(self, position: Offsets, span: Span, limit: ReadLimit) -> Offsets:
         """The end of the next batch; `begun` itself for none."""
         starts, ends = span.starts, self._until_target(position, span)
-        if not waiting(starts, ends):
+        if not backlog(starts, ends):
             return position if ends.keys() == position.keys() and starts == position else ends
         if isinstance(limit, ReadAllAvailable):
             return self._distinct(position, ends)
         if self._gate is not None and not self._is_available_now and not self._gate.opens(starts, ends):
             return position
         offsets_max = self._options.get(MAX_OFFSETS_PER_TRIGGER)
-        return self._distinct(position, ends if offsets_max is None else capped(starts, ends, offsets_max))
+        return self._distinct(position, ends if offsets_max is None else cap(starts, ends, offsets_max))
 
     def _until_target(self, position: Offsets, span: Span) -> Offsets:
         """The ends; with Trigger.AvailableNow, at most those at the query's start."""

@@ -57,7 +57,7 @@ def subscription_of(options: Options) -> Subscription:
         try:
             return Matching(re.compile(pattern))
         except re.error as fault:
-            raise OptionError(f"option subscribePattern is no regular expression: {pattern!r}: {fault}") from None
+            raise OptionError(f"option subscribePattern is not a regular expression: {pattern!r}: {fault}") from None
     return _assigned(options.get(ASSIGN) or "")
 
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from millpond.spark.sql.expressions import ExpressionParser
 from millpond.spark.sql.queries import QueryParser
 from millpond.spark.sql.tokens import where
-from millpond.spark.sql.tree import Expression, Made, Name, Query, Relation, Select, Table
+from millpond.spark.sql.tree import Expression, Name, Query, Relation, Select, Table, TableFunction
 
 Columns: TypeAlias = tuple[str, ...] | None
 """The names of columns; None if unknown."""
@@ -20,30 +20,32 @@ _PLAIN = re.compile(r"\w+")
 
 
 @dataclass(slots=True)
-class Looked:
+class Findings:
     """The findings for one text."""
 
     columns: Columns = None
     """The columns that a query returns."""
     faults: list[str] = field(default_factory=list)
-    strangers: list[str] = field(default_factory=list)
-    """Tables that are not among the given ones."""
+    unknown_tables: list[str] = field(default_factory=list)
+    """Tables that the caller did not name."""
 
 
-def look_at_query(text: str, tables: Mapping[str, Columns]) -> Looked:
-    """Check a query over these tables. SqlError if it does not parse, Beyond if only Spark can parse it."""
+def check_query(text: str, tables: Mapping[str, Columns]) -> Findings:
+    """Check a query over these tables. SqlError if it is invalid, Unsupported if only Spark can parse it."""
     query = QueryParser(text).whole()
-    looked = Looked()
-    looked.columns = _Look(text, looked).query(query, {name.lower(): each for name, each in tables.items()}, None)
-    return looked
+    findings = Findings()
+    findings.columns = _Checker(text, findings).query(
+        query, {name.lower(): each for name, each in tables.items()}, None
+    )
+    return findings
 
 
-def look_at_expression(text: str, columns: Columns) -> Looked:
-    """Check an expression over these columns. SqlError and Beyond as for a query."""
-    found = ExpressionParser(text).alone()
-    looked = Looked()
-    _Look(text, looked).expression(found, _Scope([_Rows("", columns)]), {})
-    return looked
+def check_expression(text: str, columns: Columns) -> Findings:
+    """Check an expression over these columns. SqlError and Unsupported as for a query."""
+    expression = ExpressionParser(text).alone()
+    findings = Findings()
+    _Checker(text, findings).expression(expression, _Scope([_Rows("", columns)]), {})
+    return findings
 
 
 @dataclass(slots=True)
@@ -81,35 +83,35 @@ class _Scope:
             return False
         return rows.has(name.parts[lower.index(rows.name.lower()) + 1])
 
-    def known(self) -> list[str]:
+    def column_names(self) -> list[str]:
         here = [column for each in self.rows for column in each.columns or ()]
-        return [*here, *self.aliases, *(self.outer.known() if self.outer is not None else ())]
+        return [*here, *self.aliases, *(self.outer.column_names() if self.outer is not None else ())]
 
 
-class _Look:
-    def __init__(self, text: str, into: Looked) -> None:
+class _Checker:
+    def __init__(self, text: str, findings: Findings) -> None:
         self._text = text
-        self._into = into
+        self._findings = findings
 
     def query(self, query: Query, tables: Mapping[str, Columns], outer: _Scope | None) -> Columns:
-        known = dict(tables)
-        for name, columns, cte in query.ctes:
-            given = self.query(cte, known, outer)
-            known[name.lower()] = columns or given
+        tables = dict(tables)
+        for name, renamed, cte in query.ctes:
+            columns = self.query(cte, tables, outer)
+            tables[name.lower()] = renamed or columns
         results: list[Columns] = []
         scope = _Scope([], outer=outer)
         for term in query.selects:
             if isinstance(term, Query):
-                results.append(self.query(term, known, outer))
+                results.append(self.query(term, tables, outer))
             else:
-                given, scope = self._select(term, known, outer)
-                results.append(given)
+                columns, scope = self._select(term, tables, outer)
+                results.append(columns)
         first = results[0]
         if len(query.selects) == 1 and isinstance(query.selects[0], Select):
             after = _Scope([*scope.rows, _Rows("", first)], scope.aliases, outer)
         else:
             after = _Scope([_Rows("", first)], (), outer)
-        self._all(query.after, after, known)
+        self._all(query.after, after, tables)
         return first
 
     def _select(self, select: Select, tables: Mapping[str, Columns], outer: _Scope | None) -> tuple[Columns, _Scope]:
@@ -125,7 +127,7 @@ class _Look:
             before = tuple(each.alias for each in select.items[:at] if each.alias)
             self.expression(item, _Scope(scope.rows, before, outer), tables)
         self._all(select.after, named, tables)
-        return self._given(select, scope), named
+        return self._result_columns(select, scope), named
 
     def _relation(self, relation: Relation, tables: Mapping[str, Columns], scope: _Scope) -> _Rows:
         name = relation.alias or ""
@@ -133,7 +135,7 @@ class _Look:
             case Table(parts=parts):
                 name = name or parts[-1]
                 columns = self._table(relation.rows, tables)
-            case Made(arguments=arguments):
+            case TableFunction(arguments=arguments):
                 columns = None
                 self.expression(arguments, _Scope(scope.rows, outer=scope.outer), tables)
             case query:
@@ -148,12 +150,12 @@ class _Look:
         shown = ".".join(table.parts)
         if len(table.parts) == 1 and near:
             place = where(self._text, table.at)
-            self._into.faults.append(f"{place}: there is no table {shown!r}; did you mean {near[0]}?")
+            self._findings.faults.append(f"{place}: there is no table {shown!r}; did you mean {near[0]}?")
         else:
-            self._into.strangers.append(shown)
+            self._findings.unknown_tables.append(shown)
         return None
 
-    def _given(self, select: Select, scope: _Scope) -> Columns:
+    def _result_columns(self, select: Select, scope: _Scope) -> Columns:
         columns: list[str] = []
         for item in select.items:
             if item.star is not None:
@@ -172,17 +174,17 @@ class _Look:
         for each in expressions:
             self.expression(each, scope, tables)
 
-    def expression(self, found: Expression, scope: _Scope, tables: Mapping[str, Columns]) -> None:
-        for name in found.names:
+    def expression(self, expression: Expression, scope: _Scope, tables: Mapping[str, Columns]) -> None:
+        for name in expression.names:
             if not scope.has(name):
-                self._into.faults.append(self._missing(name, scope.known()))
-        for query in found.queries:
+                self._findings.faults.append(self._missing(name, scope.column_names()))
+        for query in expression.queries:
             self.query(query, tables, scope)
 
-    def _missing(self, name: Name, known: list[str]) -> str:
+    def _missing(self, name: Name, column_names: list[str]) -> str:
         shown = ".".join(name.parts)
-        by_lower = {each.lower(): each for each in known}
+        by_lower = {each.lower(): each for each in column_names}
         near = difflib.get_close_matches(name.parts[0].lower(), list(by_lower), n=1)
-        there = [each for each in dict.fromkeys(known) if not each.startswith("_")]
+        there = [each for each in dict.fromkeys(column_names) if not each.startswith("_")]
         meant = f"; did you mean {by_lower[near[0]]}?" if near else f"; there are {', '.join(there)}" if there else ""
         return f"{where(self._text, name.at)}: there is no column {shown!r}{meant}"

@@ -41,24 +41,24 @@ class Cursor:
     def is_sign(self, *signs: str) -> bool:
         return self.next.kind == "sign" and self.next.text in signs
 
-    def took_word(self, *words: str) -> bool:
+    def accept_word(self, *words: str) -> bool:
         is_next = self.is_word(*words)
         if is_next:
             self.take()
         return is_next
 
-    def took_sign(self, *signs: str) -> bool:
+    def accept_sign(self, *signs: str) -> bool:
         is_next = self.is_sign(*signs)
         if is_next:
             self.take()
         return is_next
 
-    def need_word(self, word: str) -> None:
-        if not self.took_word(word):
+    def expect_word(self, word: str) -> None:
+        if not self.accept_word(word):
             raise self.unexpected(word, [word])
 
-    def need_sign(self, sign: str) -> None:
-        if not self.took_sign(sign):
+    def expect_sign(self, sign: str) -> None:
+        if not self.accept_sign(sign):
             raise self.unexpected(repr(sign))
 
     def name(self, what: str, but: Collection[str] = ()) -> str:
@@ -67,22 +67,22 @@ class Cursor:
             return self.take().text
         raise self.unexpected(what)
 
-    def deeper(self) -> None:
+    def enter(self) -> None:
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise SqlError(f"it is nested more than {DEPTH_MAX} deep")
 
-    def higher(self) -> None:
+    def leave(self) -> None:
         self._depth -= 1
 
     def unexpected(self, expected: str, words: Collection[str] = CLAUSES) -> SqlError:
         token = self.next
         if token.kind == "end":
-            return SqlError(f"it ends where {expected} should be")
+            return SqlError(f"expected {expected}, but the text ends")
         place = where(self.text, token.at)
         before = self._tokens[self._at - 1] if self._at else None
         meant = _meant(token, words) or (_meant(before, words) if before is not None else "")
-        return SqlError(f"{place}: {_shown(token)} stands where {expected} should be{meant}")
+        return SqlError(f"{place}: expected {expected}, not {_shown(token)}{meant}")
 
 
 def _meant(token: Token, words: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""Parses expressions by precedence, and collects the names and subqueries in them."""
+"""Parses expressions, and collects the names and subqueries in them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from millpond.spark.sql.cursor import Cursor
-from millpond.spark.sql.tokens import Beyond, SqlError, where
+from millpond.spark.sql.tokens import SqlError, Unsupported, where
 from millpond.spark.sql.tree import Expression, Name
 from millpond.spark.sql.words import (
     CLAUSES,
     CONSTANTS,
     GENERATORS,
-    HARD,
     INNER,
     LITERALS,
     QUERY,
+    RESERVED,
     TYPES,
     UNIT_FIRST,
     UNITS,
@@ -29,6 +29,7 @@ _COMPARISONS: Final = ("=", "==", "<=>", "<>", "!=", "<", "<=", ">", ">=")
 _MEMBERSHIPS: Final = ("BETWEEN", "IN", "LIKE", "ILIKE", "RLIKE", "REGEXP")
 _BETWEEN_ARGUMENTS: Final = ("FROM", "FOR", "PLACING", "TO", "USING")
 _FRAMES: Final = ("ROWS", "RANGE")
+_OPERATORS: Final = ("+", "-", "*", "/", "%", "||", "&", "|", "^")
 _NO_ALIAS: Final = CLAUSES | INNER
 
 
@@ -41,13 +42,13 @@ class ExpressionParser(Cursor):
         """The expression being parsed, which collects names and subqueries."""
 
     def query(self) -> Query:
-        raise Beyond("a query within an expression")
+        raise Unsupported("a query within an expression")
 
     # Whole expressions
 
     def expression(self) -> Expression:
         with self._reading() as parsed:
-            self._or()
+            self._condition()
         return parsed
 
     def named_expression(self) -> Expression:
@@ -73,12 +74,12 @@ class ExpressionParser(Cursor):
     @contextmanager
     def _reading(self) -> Iterator[Expression]:
         before, self._into = self._into, Expression()
-        self.deeper()
+        self.enter()
         try:
             yield self._into
         finally:
             self._into = before
-            self.higher()
+            self.leave()
 
     def _part(self) -> Expression:
         """Parse a nested expression; the names that it needs also count for the outer one."""
@@ -98,8 +99,8 @@ class ExpressionParser(Cursor):
         return self._at - start
 
     def _alias(self) -> list[str]:
-        if self.took_word("AS"):
-            if self.took_sign("("):
+        if self.accept_word("AS"):
+            if self.accept_sign("("):
                 return self._name_list()
             return [self.name("an alias")]
         if self.next.kind == "quoted" or (self.next.kind == "word" and self.next.upper not in _NO_ALIAS):
@@ -109,52 +110,41 @@ class ExpressionParser(Cursor):
     def _name_list(self) -> list[str]:
         """Parse up to and including the closing parenthesis; the opening one has been read."""
         names = [self.name("a name")]
-        while self.took_sign(","):
+        while self.accept_sign(","):
             names.append(self.name("a name"))
-        self.need_sign(")")
+        self.expect_sign(")")
         return names
 
-    # By precedence, the weakest first
+    # Conditions and operators. Precedence does not matter: only the names are collected.
 
-    def _or(self) -> None:
-        self._and()
-        while self.took_word("OR"):
-            self._and()
-
-    def _and(self) -> None:
-        self._not()
-        while self.took_word("AND"):
-            self._not()
-
-    def _not(self) -> None:
-        while self.is_word("NOT") or self.is_sign("!"):
-            self.take()
-        self._predicate()
-
-    def _predicate(self) -> None:
-        self._bits()
+    def _condition(self) -> None:
         while True:
-            if self._is_comparison():
-                self.take()
-                self._bits()
-            elif (self.ahead(1) if self.is_word("NOT") else self.next).upper in _MEMBERSHIPS:
-                self.took_word("NOT")
-                self._membership()
-            elif self.is_word("IS"):
-                self.take()
-                self.took_word("NOT")
-                if self.took_word("DISTINCT"):
-                    self.need_word("FROM")
-                    self._bits()
-                elif not self.took_word("NULL", "TRUE", "FALSE", "UNKNOWN"):
-                    raise self.unexpected("NULL, TRUE, FALSE or DISTINCT FROM", ["NULL", "TRUE", "FALSE", "DISTINCT"])
-            else:
+            while self.accept_word("NOT") or self.accept_sign("!"):
+                pass
+            self._sum()
+            while self._comparison():
+                pass
+            if not self.accept_word("AND", "OR"):
                 return
 
-    def _is_comparison(self) -> bool:
-        if not self.is_sign(*_COMPARISONS):
+    def _comparison(self) -> bool:
+        """Parse one comparison after a value, if there is one."""
+        if self.is_sign(*_COMPARISONS) and not self._is_shift():
+            self.take()
+            self._sum()
+        elif (self.ahead(1) if self.is_word("NOT") else self.next).upper in _MEMBERSHIPS:
+            self.accept_word("NOT")
+            self._membership()
+        elif self.accept_word("IS"):
+            self.accept_word("NOT")
+            if self.accept_word("DISTINCT"):
+                self.expect_word("FROM")
+                self._sum()
+            elif not self.accept_word("NULL", "TRUE", "FALSE", "UNKNOWN"):
+                raise self.unexpected("NULL, TRUE, FALSE or DISTINCT FROM", ["NULL", "TRUE", "FALSE", "DISTINCT"])
+        else:
             return False
-        return not self._is_shift()
+        return True
 
     def _is_shift(self) -> bool:
         """`<<` and `>>` are two adjacent tokens, because a single `>` also closes the brackets of types."""
@@ -164,47 +154,35 @@ class ExpressionParser(Cursor):
     def _membership(self) -> None:
         word = self.take().upper
         if word == "BETWEEN":
-            self._bits()
-            self.need_word("AND")
-            self._bits()
+            self._sum()
+            self.expect_word("AND")
+            self._sum()
         elif word == "IN":
-            self.need_sign("(")
+            self.expect_sign("(")
             self._inside()
         else:
             if self.is_word("ANY", "ALL", "SOME") and self.ahead(1).text == "(":
                 self.take()
-            self._bits()
-            if self.took_word("ESCAPE"):
-                self._bits()
+            self._sum()
+            if self.accept_word("ESCAPE"):
+                self._sum()
 
-    def _bits(self) -> None:
-        self._shifts()
-        while self.is_sign("&", "|", "^"):
-            self.take()
-            self._shifts()
+    def _sum(self) -> None:
+        """Parse values with arithmetic or bit operators between them."""
+        self._unary()
+        while self._accept_operator():
+            self._unary()
 
-    def _shifts(self) -> None:
-        self._sums()
-        while self.is_sign("<", ">") and self._is_shift():
+    def _accept_operator(self) -> bool:
+        if self.is_sign("<", ">") and self._is_shift():
             sign = self.take()
             while self.is_sign(sign.text) and self.next.at < sign.at + len(">>>"):
                 self.take()
-            self._sums()
-
-    def _sums(self) -> None:
-        self._products()
-        while self.is_sign("+", "-", "||"):
-            self.take()
-            self._products()
-
-    def _products(self) -> None:
-        self._unary()
-        while self.is_sign("*", "/", "%") or self.is_word("DIV"):
-            self.take()
-            self._unary()
+            return True
+        return self.accept_sign(*_OPERATORS) or self.accept_word("DIV")
 
     def _unary(self) -> None:
-        while self.took_sign("+", "-", "~"):
+        while self.accept_sign("+", "-", "~"):
             pass
         self._primary()
         self._behind()
@@ -212,19 +190,19 @@ class ExpressionParser(Cursor):
     def _behind(self) -> None:
         """Parse what may follow a value: a field, an element, a type or a path."""
         while True:
-            if self.took_sign("."):
-                if self.took_sign("*"):
+            if self.accept_sign("."):
+                if self.accept_sign("*"):
                     self._into.is_open = True
                     return
                 self.name("a field")
-            elif self.took_sign("["):
+            elif self.accept_sign("["):
                 self._part()
-                self.need_sign("]")
-            elif self.took_sign("::"):
+                self.expect_sign("]")
+            elif self.accept_sign("::"):
                 self.type()
             elif self.is_sign(":"):
-                raise Beyond("a path into a variant")
-            elif self.took_word("COLLATE"):
+                raise Unsupported("a path into a variant")
+            elif self.accept_word("COLLATE"):
                 self.name("a collation")
             else:
                 return
@@ -249,7 +227,7 @@ class ExpressionParser(Cursor):
                 raise self.unexpected("a value")
 
     def _sign(self) -> None:
-        if self.took_sign("*"):
+        if self.accept_sign("*"):
             self._into.star = ()
             self._except()
         elif self.is_sign("("):
@@ -259,7 +237,7 @@ class ExpressionParser(Cursor):
                 self.take()
                 self._inside()
         elif self.is_sign("?", ":", "{", "@"):
-            raise Beyond("a parameter")
+            raise Unsupported("a parameter")
         else:
             raise self.unexpected("a value")
 
@@ -270,20 +248,20 @@ class ExpressionParser(Cursor):
             return
         self._part()
         self._alias_inside()
-        while self.took_sign(","):
+        while self.accept_sign(","):
             self._part()
             self._alias_inside()
-        self.need_sign(")")
+        self.expect_sign(")")
 
     def _alias_inside(self) -> None:
-        if self.took_word("AS"):
+        if self.accept_word("AS"):
             self.name("a name")
 
     def _query_inside(self) -> None:
-        self.deeper()
+        self.enter()
         self._into.queries.append(self.query())
-        self.need_sign(")")
-        self.higher()
+        self.expect_sign(")")
+        self.leave()
 
     def _word(self) -> None:
         token, behind = self.next, self.ahead(1)
@@ -304,7 +282,7 @@ class ExpressionParser(Cursor):
             self._query_inside()
         elif word in CONSTANTS and not is_called and behind.text != ".":
             self.take()
-        elif word in HARD or (word in CLAUSES | INNER and not is_called and not self._is_name()):
+        elif word in RESERVED or (word in CLAUSES | INNER and not is_called and not self._is_name()):
             raise self.unexpected("a value")
         elif behind.text == "->":
             self._lambda()
@@ -324,7 +302,7 @@ class ExpressionParser(Cursor):
             parts.append(self.take().text)
         if self.is_sign("."):
             self.take()
-            self.need_sign("*")
+            self.expect_sign("*")
             self._into.star = tuple(parts)
             self._except()
         elif self.is_sign("("):
@@ -340,10 +318,10 @@ class ExpressionParser(Cursor):
             self._into.without = tuple(names)
 
     def _call(self, function: str) -> None:
-        self.need_sign("(")
+        self.expect_sign("(")
         if function in GENERATORS:
             self._into.is_open = True
-        self.took_word("DISTINCT", "ALL")
+        self.accept_word("DISTINCT", "ALL")
         if function in UNIT_FIRST and self.next.upper in UNITS and self.ahead(1).text == ",":
             self.take()
             self.take()
@@ -356,21 +334,21 @@ class ExpressionParser(Cursor):
             and self.ahead(1).text not in (",", ")")
         ):
             self.take()
-            self.took_word("FROM")
+            self.accept_word("FROM")
         if function == "POSITION":
             with self._reading() as parsed:
-                self._bits()
+                self._sum()
             self._into.names += parsed.names
             self._into.queries += parsed.queries
-            if self.took_word("IN"):
+            if self.accept_word("IN"):
                 self._part()
         if not self.is_sign(")"):
             self._arguments()
-        self.need_sign(")")
+        self.expect_sign(")")
         self._behind_call()
 
     def _arguments(self) -> None:
-        self.took_sign(",")
+        self.accept_sign(",")
         while True:
             if self.next.upper in QUERY and self.ahead(1).text not in (")", ",", ".", "("):
                 self._into.queries.append(self.query())
@@ -381,16 +359,16 @@ class ExpressionParser(Cursor):
             else:
                 self._argument()
             if self.is_word("ORDER"):
-                raise Beyond("an order within a call")
-            if self.took_word("IGNORE", "RESPECT"):
-                self.need_word("NULLS")
-            if not self.took_sign(",") and not self.took_word(*_BETWEEN_ARGUMENTS):
+                raise Unsupported("an order within a call")
+            if self.accept_word("IGNORE", "RESPECT"):
+                self.expect_word("NULLS")
+            if not self.accept_sign(",") and not self.accept_word(*_BETWEEN_ARGUMENTS):
                 return
 
     def _argument(self) -> None:
         if self.is_sign("*") or (self.next.upper == "TABLE" and self.ahead(1).kind == "word"):
-            if not self.took_sign("*"):
-                raise Beyond("a table as an argument")
+            if not self.accept_sign("*"):
+                raise Unsupported("a table as an argument")
             self._except()
             return
         self._part()
@@ -400,55 +378,55 @@ class ExpressionParser(Cursor):
         if self.is_word("WITHIN") and self.ahead(1).upper == "GROUP":
             self.take()
             self.take()
-            self.need_sign("(")
+            self.expect_sign("(")
             self._ordered()
-            self.need_sign(")")
+            self.expect_sign(")")
         if self.is_word("FILTER") and self.ahead(1).text == "(":
             self.take()
             self.take()
-            self.need_word("WHERE")
+            self.expect_word("WHERE")
             self._part()
-            self.need_sign(")")
+            self.expect_sign(")")
         if self.is_word("IGNORE", "RESPECT") and self.ahead(1).upper == "NULLS":
             self.take()
             self.take()
-        if self.took_word("OVER"):
+        if self.accept_word("OVER"):
             self._window()
 
     def _window(self) -> None:
-        if not self.took_sign("("):
+        if not self.accept_sign("("):
             self.name("the name of a window")
             return
         if self.next.kind == "word" and not self.is_word("PARTITION", "DISTRIBUTE", "ORDER", "SORT", *_FRAMES):
             self.take()
-        if self.took_word("PARTITION", "DISTRIBUTE"):
-            self.need_word("BY")
+        if self.accept_word("PARTITION", "DISTRIBUTE"):
+            self.expect_word("BY")
             self._part()
-            while self.took_sign(","):
+            while self.accept_sign(","):
                 self._part()
         self._ordered()
-        if self.took_word(*_FRAMES):
+        if self.accept_word(*_FRAMES):
             # Frame bounds are a few keywords and numbers; Spark checks their combination.
             while not self.is_sign(")") and self.next.kind != "end":
                 if self.is_sign("("):
-                    raise Beyond("a computed frame")
+                    raise Unsupported("a computed frame")
                 self.take()
-        self.need_sign(")")
+        self.expect_sign(")")
 
     def _ordered(self) -> None:
-        if not self.took_word("ORDER", "SORT"):
+        if not self.accept_word("ORDER", "SORT"):
             return
-        self.need_word("BY")
+        self.expect_word("BY")
         while True:
             self._part()
             self.direction()
-            if not self.took_sign(","):
+            if not self.accept_sign(","):
                 return
 
     def direction(self) -> None:
         """Parse ASC, DESC, NULLS FIRST and NULLS LAST."""
-        self.took_word("ASC", "DESC")
-        if self.took_word("NULLS") and not self.took_word("FIRST", "LAST"):
+        self.accept_word("ASC", "DESC")
+        if self.accept_word("NULLS") and not self.accept_word("FIRST", "LAST"):
             raise self.unexpected("FIRST or LAST", ["FIRST", "LAST"])
 
     def _case(self) -> None:
@@ -457,32 +435,32 @@ class ExpressionParser(Cursor):
             self._part()
         if not self.is_word("WHEN"):
             raise self.unexpected("WHEN", ["WHEN"])
-        while self.took_word("WHEN"):
+        while self.accept_word("WHEN"):
             self._part()
-            self.need_word("THEN")
+            self.expect_word("THEN")
             self._part()
-        if self.took_word("ELSE"):
+        if self.accept_word("ELSE"):
             self._part()
-        self.need_word("END")
+        self.expect_word("END")
 
     def _cast(self) -> None:
         self.take()
         self.take()
         self._part()
-        self.need_word("AS")
+        self.expect_word("AS")
         self.type()
-        self.need_sign(")")
+        self.expect_sign(")")
 
     def _interval(self) -> None:
         self.take()
         while self.next.kind in ("text", "number") or self.is_sign("+", "-"):
-            self.took_sign("+", "-")
+            self.accept_sign("+", "-")
             self.take()
             if self.next.upper.rstrip("S") in UNITS or self.next.upper.endswith("SECONDS"):
                 self.take()
             else:
                 break
-        if self.took_word("TO"):
+        if self.accept_word("TO"):
             self.name("a unit of time")
 
     # Lambda functions: x -> x + 1
@@ -496,8 +474,8 @@ class ExpressionParser(Cursor):
         return closes and self.ahead(ahead + 2).text == "->"
 
     def _lambda(self) -> None:
-        bound = self._name_list() if self.took_sign("(") else [self.take().text]
-        self.need_sign("->")
+        bound = self._name_list() if self.accept_sign("(") else [self.take().text]
+        self.expect_sign("->")
         lower = {each.lower() for each in bound}
         body = self.expression()
         self._into.names += [each for each in body.names if each.parts[0].lower() not in lower]
@@ -506,7 +484,7 @@ class ExpressionParser(Cursor):
     # Types
 
     def type(self) -> None:
-        self.deeper()
+        self.enter()
         token = self.next
         word = self.name("a type").upper()
         if token.kind == "word" and word not in TYPES:
@@ -517,33 +495,33 @@ class ExpressionParser(Cursor):
         elif word in ("ARRAY", "MAP", "STRUCT"):
             self._inner_types(word)
         elif word in ("TIMESTAMP", "TIME") and self.is_word("WITH", "WITHOUT"):
-            raise Beyond("a type with a time zone")
-        elif word == "STRING" and self.took_word("COLLATE"):
+            raise Unsupported("a type with a time zone")
+        elif word == "STRING" and self.accept_word("COLLATE"):
             self.name("a collation")
-        if self.took_sign("("):
-            while not self.took_sign(")"):
+        if self.accept_sign("("):
+            while not self.accept_sign(")"):
                 if self.next.kind not in ("number", "word"):
                     raise self.unexpected("a number")
                 self.take()
-                self.took_sign(",")
-        self.higher()
+                self.accept_sign(",")
+        self.leave()
 
     def _inner_types(self, word: str) -> None:
-        if self.took_sign("<>"):
+        if self.accept_sign("<>"):
             return
-        self.need_sign("<")
+        self.expect_sign("<")
         while True:
             if word == "STRUCT":
                 self.name("the name of a field")
-                self.took_sign(":")
+                self.accept_sign(":")
             self.type()
-            if self.took_word("NOT"):
-                self.need_word("NULL")
-            if self.took_word("COMMENT"):
+            if self.accept_word("NOT"):
+                self.expect_word("NULL")
+            if self.accept_word("COMMENT"):
                 self.take()
-            if not self.took_sign(","):
+            if not self.accept_sign(","):
                 break
-        self.need_sign(">")
+        self.expect_sign(">")
 
 
 def _near_type(word: str) -> str:

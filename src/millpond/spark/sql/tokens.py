@@ -15,8 +15,8 @@ class SqlError(ValueError):
     """Invalid SQL. The message says where, and what was expected."""
 
 
-class Beyond(Exception):
-    """SQL that this parser does not support: only Spark can check it."""
+class Unsupported(Exception):
+    """Valid SQL, perhaps, that only Spark can check."""
 
 
 class Token(NamedTuple):
@@ -61,14 +61,10 @@ def _tokens(text: str) -> Iterator[Token]:
         if match is None or (text.startswith("/*", at) and match.lastgroup == "sign"):
             sign = text[at]
             what = _OPEN.get(sign)
-            raise SqlError(
-                f"{where(text, at)}: {what} has no end"
-                if what
-                else f"{where(text, at)}: {sign!r} means nothing there"
-            )
+            raise SqlError(f"{where(text, at)}: " + (f"{what} has no end" if what else f"unexpected {sign!r}"))
         group = str(match.lastgroup)
         if text.startswith("/*+", at):
-            raise Beyond("a hint")
+            raise Unsupported("a hint")
         at = match.end()
         match group:
             case "word" | "number" | "sign" | "text":

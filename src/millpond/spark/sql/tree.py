@@ -38,13 +38,13 @@ class Table:
 
 
 @dataclass(slots=True)
-class Made:
+class TableFunction:
     """Rows from a table function: `range(10)`, `explode(items)`."""
 
     arguments: Expression
 
 
-RowSource: TypeAlias = "Table | Made | Query"
+RowSource: TypeAlias = "Table | TableFunction | Query"
 
 
 @dataclass(slots=True)

@@ -22,12 +22,12 @@ INNER: Final = _words(
 )
 """Keywords inside an expression or a list."""
 
-HARD: Final = _words("FROM SELECT WHERE HAVING JOIN UNION AS AND OR NOT IS IN LIKE ILIKE RLIKE BETWEEN")
+RESERVED: Final = _words("FROM SELECT WHERE HAVING JOIN UNION AS AND OR NOT IS IN LIKE ILIKE RLIKE BETWEEN")
 """The subset that is not meant as a column name, although Spark allows some of these."""
 
 JOINS: Final = _words("JOIN INNER CROSS LEFT RIGHT FULL NATURAL SEMI ANTI")
 SETS: Final = _words("UNION EXCEPT MINUS SETMINUS INTERSECT")
-BEYOND: Final = _words("PIVOT UNPIVOT TABLESAMPLE MATCH_RECOGNIZE")
+UNSUPPORTED: Final = _words("PIVOT UNPIVOT TABLESAMPLE MATCH_RECOGNIZE")
 
 QUERY: Final = _words("SELECT WITH VALUES FROM TABLE MAP REDUCE")
 """Keywords that may start a query."""

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Asked, Kind
-from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, as_json, moment, named, need_columns, quoted
-from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, asked, asked_names, plan
+from millpond.spark.pipelines.kind import ColumnUse, Kind
+from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, aliased, as_json, moment, need_columns, quote
+from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, expression_uses, name_uses, plan
 from millpond.spark.pipelines.values import (
     DURATION,
     NAMES,
@@ -42,21 +42,23 @@ class Aggregate(Flow):
 
     kind = "aggregate"
 
-    time: str = value("When it happened, in SQL.", TEXT)
-    window: Duration = value("How long a window is.", DURATION)
-    slide: Duration | None = value("How often a window begins; where the last ended, if not given.", DURATION, None)
+    time: str = value("The event time, in SQL.", TEXT)
+    window: Duration = value("The length of a window.", DURATION)
+    slide: Duration | None = value(
+        "How often a window begins; by default, when the previous one ends.", DURATION, None
+    )
     watermark: Duration = value("How late an event may be.", DURATION, Duration(60_000))
     group_by: dict[str, str] = value("Columns to group by.", COLUMNS, {})
-    measures: dict[str, str] = value('What is computed, in SQL by name, as { orders = "count(*)" }.', TEXTS)
-    distinct_by: tuple[str, ...] = value("Events with the same values here count once.", NAMES, ())
+    measures: dict[str, str] = value('Aggregates, in SQL by name, such as { orders = "count(*)" }.', TEXTS)
+    distinct_by: tuple[str, ...] = value("Events with the same values in these columns count once.", NAMES, ())
     mode: str = value("Write closed windows once, or every change.", one_of("append", "update"), "append")
-    to: To = value("Where the windows go.", table_of(To))
+    to: To = value("The target of the windows.", table_of(To))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_windows(self.window, self.slide)
         if not self.measures:
-            raise DeclarationError('measures is empty: write what is computed, as { orders = "count(*)" }')
+            raise DeclarationError('measures is empty: declare aggregates, such as { orders = "count(*)" }')
         twice = {START, END, *self.group_by} & self.measures.keys()
         if twice:
             raise DeclarationError(f"measures: {', '.join(sorted(twice))} is a column of the result already")
@@ -76,7 +78,7 @@ class Aggregate(Flow):
 
 def check_windows(window: Duration, slide: Duration | None) -> None:
     if window.ms <= 0 or (slide is not None and slide.ms <= 0):
-        raise DeclarationError("window: it must be longer than nothing")
+        raise DeclarationError("window: it must be longer than 0")
     if slide is not None and slide > window:
         raise DeclarationError("slide: it is longer than the window, so events between two windows would be lost")
 
@@ -94,12 +96,12 @@ def windows(frame: DataFrame, job: Aggregate) -> DataFrame:
         timed = once(list(job.distinct_by))
     window = f.window(EVENT_TIME, str(job.window), slide)
     return (
-        timed.groupBy(window.alias("window"), *named(job.group_by))
-        .agg(*named(job.measures))
+        timed.groupBy(window.alias("window"), *aliased(job.group_by))
+        .agg(*aliased(job.measures))
         .select(
             f.col("window.start").alias(START),
             f.col("window.end").alias(END),
-            *[f.col(quoted(name)) for name in (*job.group_by, *job.measures)],
+            *[f.col(quote(name)) for name in (*job.group_by, *job.measures)],
         )
     )
 
@@ -124,13 +126,13 @@ def output(rows: DataFrame, job: Aggregate) -> DataFrame:
     return rows.withColumn(ROW, as_json(named_by).cast("string"))
 
 
-def asks(job: Aggregate, columns: Columns) -> Iterator[Asked]:
+def column_uses(job: Aggregate, columns: Columns) -> Iterator[ColumnUse]:
     timed = None if columns is None else (*columns, EVENT_TIME)
-    yield Asked("time", job.time, columns)
-    yield from asked("group_by", job.group_by, timed)
-    yield from asked("measures", job.measures, timed)
-    yield from asked_names("distinct_by", job.distinct_by, columns)
-    yield from job.to.asks((START, END, *job.group_by, *job.measures))
+    yield ColumnUse("time", job.time, columns)
+    yield from expression_uses("group_by", job.group_by, timed)
+    yield from expression_uses("measures", job.measures, timed)
+    yield from name_uses("distinct_by", job.distinct_by, columns)
+    yield from job.to.column_uses((START, END, *job.group_by, *job.measures))
 
 
 KIND = Kind(
@@ -138,7 +140,7 @@ KIND = Kind(
     doc="Windows of event time into a table or a topic.",
     job=Aggregate,
     plan=plan,
-    asks=asks,
+    column_uses=column_uses,
     outputs=lambda job: job.to.outputs(),
     example="""\
 [aggregate]

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Asked, Context, Kind
+from millpond.spark.pipelines.context import JobContext
+from millpond.spark.pipelines.kind import ColumnUse, Kind
 from millpond.spark.pipelines.kinds.columns import (
     COLUMNS,
     HEADERS,
@@ -23,11 +24,11 @@ from millpond.spark.pipelines.kinds.columns import (
     TIMESTAMP,
     TOPIC,
     VALUE,
+    aliased,
     moment,
-    named,
     need_columns,
 )
-from millpond.spark.pipelines.kinds.flows import TABLES, Flow, Sink, Table, asked, asked_names, plan
+from millpond.spark.pipelines.kinds.flows import TABLES, Flow, Sink, Table, expression_uses, name_uses, plan
 from millpond.spark.pipelines.values import FLAG, NAMES, PATH, TEXT, value
 from millpond.spark.sql.columns import Columns
 
@@ -50,20 +51,22 @@ class Archive(Table, Flow):
     kind = "archive"
 
     table: str = value("The table, as a folder or an address.", PATH)
-    raw: bool = value("Keep the value's bytes, parsed or not, so that it can be replayed as it was.", FLAG, False)
-    time: str = value("When it happened, in SQL; partitions by date are made of it.", TEXT, TIMESTAMP)
+    raw: bool = value(
+        "Store the value's bytes instead of parsed columns, so that records can be replayed unchanged.", FLAG, False
+    )
+    time: str = value("The event time, in SQL, from which partitions by date are derived.", TEXT, TIMESTAMP)
     partition_by: tuple[str, ...] = value(
-        "Columns that the table's folders are made of; year, month, date and hour are made of the time.",
+        "The partition columns; year, month, date and hour are derived from the time.",
         NAMES,
         ("date",),
     )
-    columns: dict[str, str] = value("Further columns, in SQL by name.", COLUMNS, {})
+    columns: dict[str, str] = value("Additional columns, in SQL by name.", COLUMNS, {})
 
-    def source(self, context: Context) -> DataFrame:
+    def source(self, context: JobContext) -> DataFrame:
         return raw_columns(context.raw(includeHeaders="true")) if self.raw else context.frame()
 
     def shape(self, frame: DataFrame) -> DataFrame:
-        return archived(frame, self)
+        return archive_rows(frame, self)
 
     def sink(self, cluster: Mapping[str, str]) -> Sink:
         return Sink(TABLES, self.table_options(self.table))
@@ -78,11 +81,11 @@ def raw_columns(frame: DataFrame) -> DataFrame:
     return frame.select(*[f.col(old).alias(new) for old, new in names.items() if old in frame.columns])
 
 
-def archived(frame: DataFrame, job: Archive) -> DataFrame:
+def archive_rows(frame: DataFrame, job: Archive) -> DataFrame:
     """The rows of the table."""
     rows = frame.drop(VALUE) if not job.raw else frame
     if job.columns:
-        rows = rows.select("*", *named(job.columns))
+        rows = rows.select("*", *aliased(job.columns))
     made = [name for name in job.partition_by if name in CALENDAR and name not in rows.columns]
     if made:
         rows = rows.select("*", *[calendar_column(job.time, name).alias(name) for name in made])
@@ -98,16 +101,16 @@ def calendar_column(time: str, name: str) -> Column:
     return f.to_date(when) if name == "date" else f.date_format(when, CALENDAR[name])
 
 
-def asks(job: Archive, columns: Columns) -> Iterator[Asked]:
-    known = (RAW_VALUE, *RECORD) if job.raw else columns
-    yield from asked("columns", job.columns, known)
-    rows = None if known is None else (*known, *job.columns)
+def column_uses(job: Archive, columns: Columns) -> Iterator[ColumnUse]:
+    available = (RAW_VALUE, *RECORD) if job.raw else columns
+    yield from expression_uses("columns", job.columns, available)
+    rows = None if available is None else (*available, *job.columns)
     made = [name for name in job.partition_by if name in CALENDAR and name not in (rows or ())]
     if made:
         # The time is only used for these columns.
-        yield Asked("time", job.time, rows)
-        yield from asked_names("time, which falls back to it", [TIMESTAMP], rows)
-    yield from asked_names("partition_by", [name for name in job.partition_by if name not in made], rows)
+        yield ColumnUse("time", job.time, rows)
+        yield from name_uses("time, which falls back to it", [TIMESTAMP], rows)
+    yield from name_uses("partition_by", [name for name in job.partition_by if name not in made], rows)
 
 
 KIND = Kind(
@@ -115,7 +118,7 @@ KIND = Kind(
     doc="A topic into a partitioned Delta table, each record once.",
     job=Archive,
     plan=plan,
-    asks=asks,
+    column_uses=column_uses,
     outputs=lambda job: {"table": job.table},
     example="""\
 [archive]

@@ -35,22 +35,22 @@ RAW_VALUE: Final = "value"
 COLUMNS_MAX: Final = 1_000
 
 
-def _expressions(given: Any) -> dict[str, str]:
-    if isinstance(given, str):
-        given = [part.strip() for part in given.split(",")]
-    named = given if isinstance(given, Mapping) else {each: quoted(str(each)) for each in given}
-    if len(named) > COLUMNS_MAX:
+def _expressions(value: Any) -> dict[str, str]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",")]
+    aliased = value if isinstance(value, Mapping) else {each: quote(str(each)) for each in value}
+    if len(aliased) > COLUMNS_MAX:
         raise ValueError(f"there are more than {COLUMNS_MAX:,}")
-    if not all(isinstance(each, str) and each.strip() for pair in named.items() for each in pair):
+    if not all(isinstance(each, str) and each.strip() for pair in aliased.items() for each in pair):
         raise ValueError('write names of columns, as ["a", "b"], or SQL by name, as { a = "lower(x)" }')
-    return {str(name): str(sql) for name, sql in named.items()}
+    return {str(name): str(sql) for name, sql in aliased.items()}
 
 
 COLUMNS: Final = Reader('columns, as ["a", "b"] or { a = "lower(x)" }', _expressions)
 """Columns by name, or new columns by name and SQL expression."""
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
@@ -62,14 +62,14 @@ def content_columns(names: Iterable[str]) -> list[str]:
 
 def need_columns(frame: DataFrame, names: Iterable[str], what: str) -> None:
     """Report a missing column with its nearest name, before Spark's planner does."""
-    known = frame.columns
-    lower = {each.lower() for each in known}
+    columns = frame.columns
+    lower = {each.lower() for each in columns}
     for name in names:
         if name.lower() not in lower:
-            raise DeclarationError(f"{what}: there is no column {name!r}{nearest(name, known)}")
+            raise DeclarationError(f"{what}: there is no column {name!r}{nearest(name, columns)}")
 
 
-def named(expressions: Mapping[str, str]) -> list[Column]:
+def aliased(expressions: Mapping[str, str]) -> list[Column]:
     """SQL expressions as named columns."""
     from pyspark.sql import functions as f
 
@@ -82,7 +82,7 @@ def as_json(names: Sequence[str], fraction: str = "SSS") -> Column:
 
     # Written with the zone's offset, so that readers in other time zones get the same time.
     how = {"ignoreNullFields": "false", "timestampFormat": f"yyyy-MM-dd'T'HH:mm:ss.{fraction}XXX"}
-    return f.encode(f.to_json(f.struct(*[quoted(name) for name in names]), how), "UTF-8")
+    return f.encode(f.to_json(f.struct(*[quote(name) for name in names]), how), "UTF-8")
 
 
 def bytes_column(frame: DataFrame) -> str | None:
@@ -106,7 +106,7 @@ def key_bytes(names: Sequence[str]) -> Column:
     if not names:
         return f.lit(None).cast("binary")
     if len(names) == 1:
-        return f.encode(f.col(quoted(names[0])).cast("string"), "UTF-8")
+        return f.encode(f.col(quote(names[0])).cast("string"), "UTF-8")
     return as_json(names)
 
 

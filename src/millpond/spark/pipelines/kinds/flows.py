@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from millpond.spark.pipelines.kind import Asked, Context, Plan
-from millpond.spark.pipelines.kinds.columns import key_bytes, quoted, value_bytes
+from millpond.spark.pipelines.context import JobContext
+from millpond.spark.pipelines.kind import ColumnUse
+from millpond.spark.pipelines.kinds.columns import key_bytes, quote, value_bytes
+from millpond.spark.pipelines.plan import Plan
 from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import (
     DURATION,
@@ -25,7 +27,7 @@ from millpond.spark.pipelines.values import (
     DeclarationError,
     Duration,
     one_of,
-    settle,
+    read_fields,
     value,
     whole,
 )
@@ -53,15 +55,15 @@ class Sink:
 class Table:
     """The keys that all jobs writing to a table share."""
 
-    partition_by: tuple[str, ...] = value("Columns that the table's folders are made of.", NAMES, ())
-    compact_every: int = value("Join small files after so many batches; 0 is never.", whole(0, 1_000_000), 50)
+    partition_by: tuple[str, ...] = value("The partition columns of the table.", NAMES, ())
+    compact_every: int = value("Compact small files after this many batches; 0 means never.", whole(0, 1_000_000), 50)
     vacuum: Duration = value(
-        'After a compaction, delete files that have been out of the table for so long; "0 s" is never.',
+        'After a compaction, delete files that were removed from the table this long ago; "0 s" means never.',
         DURATION,
         Duration(7 * 86_400_000),
     )
-    file_size: int = value("How large files may become.", SIZE, 128 << 20)
-    options: dict[str, str] = value("Any further option of the sink, by its name.", SETTINGS, {})
+    file_size: int = value("The target size of files.", SIZE, 128 << 20)
+    options: dict[str, str] = value("Other options of the sink, by name.", SETTINGS, {})
 
     def table_options(self, path: str) -> dict[str, str]:
         options = {"path": path, "targetFileBytes": str(self.file_size)}
@@ -79,11 +81,11 @@ class To(Table):
 
     table: str = value("The table, as a folder or an address.", PATH, "")
     topic: str = value("The topic. Rows become JSON, unless they have a binary column `value`.", NAME, "")
-    key: str = value("The key of a record, in SQL; of the grouping columns if not given.", TEXT, "")
-    delivery: str = value("How often a record may arrive.", one_of("exactly_once", "at_least_once"), "exactly_once")
+    key: str = value("The key of a record, in SQL; the grouping columns by default.", TEXT, "")
+    delivery: str = value("The delivery guarantee.", one_of("exactly_once", "at_least_once"), "exactly_once")
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
         if bool(self.table) == bool(self.topic):
             raise DeclarationError('write { table = "…" } or { topic = "…" }, one of them')
         if self.topic and self.partition_by:
@@ -103,26 +105,26 @@ class To(Table):
     def outputs(self) -> dict[str, str]:
         return {"table": self.table} if self.table else {"topic": self.topic}
 
-    def asks(self, columns: Columns) -> Iterator[Asked]:
+    def column_uses(self, columns: Columns) -> Iterator[ColumnUse]:
         """The expressions it needs from the job's rows, which have these columns."""
         if self.key:
-            yield Asked("to.key", self.key, columns)
-        yield from asked_names("to.partition_by", self.partition_by, columns)
+            yield ColumnUse("to.key", self.key, columns)
+        yield from name_uses("to.partition_by", self.partition_by, columns)
 
 
-def asked(key: str, expressions: Mapping[str, str], columns: Columns) -> Iterator[Asked]:
+def expression_uses(key: str, expressions: Mapping[str, str], columns: Columns) -> Iterator[ColumnUse]:
     """Expressions by name."""
     for name, sql in expressions.items():
-        if sql == quoted(name):
-            yield Asked(key, name, columns, is_name=True)
+        if sql == quote(name):
+            yield ColumnUse(key, name, columns, is_name=True)
         else:
-            yield Asked(f"{key}.{name}", sql, columns)
+            yield ColumnUse(f"{key}.{name}", sql, columns)
 
 
-def asked_names(key: str, names: Iterable[str], columns: Columns) -> Iterator[Asked]:
+def name_uses(key: str, names: Iterable[str], columns: Columns) -> Iterator[ColumnUse]:
     """Plain names of columns."""
     for name in names:
-        yield Asked(key, name, columns, is_name=True)
+        yield ColumnUse(key, name, columns, is_name=True)
 
 
 def topic_options(cluster: Mapping[str, str], topic: str, delivery: str) -> dict[str, str]:
@@ -140,12 +142,12 @@ class Flow(Job, ABC):
     def sink(self, cluster: Mapping[str, str]) -> Sink:
         """The sink of the rows; `cluster` has the `kafka.*` options of the source's cluster."""
 
-    def source(self, context: Context) -> DataFrame:
+    def source(self, context: JobContext) -> DataFrame:
         """The stream that the job reads."""
         return context.frame()
 
 
-def plan(context: Context, job: Flow) -> Plan:
+def plan(context: JobContext, job: Flow) -> Plan:
     """A flow as one streaming query."""
     return context.plan(writer(job.shape(job.source(context)), job.sink(context.cluster())))
 

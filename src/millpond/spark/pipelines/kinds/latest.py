@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Asked, Kind
+from millpond.spark.pipelines.kind import ColumnUse, Kind
 from millpond.spark.pipelines.kinds.columns import (
     COLUMNS,
     FAULT,
@@ -20,13 +20,13 @@ from millpond.spark.pipelines.kinds.columns import (
     OFFSET,
     PARTITION,
     VALUE,
+    aliased,
     bytes_column,
     content_columns,
-    named,
     need_columns,
-    quoted,
+    quote,
 )
-from millpond.spark.pipelines.kinds.flows import TABLES, Flow, Sink, Table, asked, asked_names, plan
+from millpond.spark.pipelines.kinds.flows import TABLES, Flow, Sink, Table, expression_uses, name_uses, plan
 from millpond.spark.pipelines.values import NAMES, PATH, TEXT, value
 from millpond.spark.sql.columns import Columns
 
@@ -75,12 +75,12 @@ def changes(frame: DataFrame, job: Latest) -> DataFrame:
     content = [name for name in content_columns(frame.columns) if name not in job.key]
     own = [name for name in frame.columns if name.startswith("_") and name not in (KEY, VALUE, HEADERS, FAULT)]
     rows = frame.select(
-        *named(job.key),
-        *[f.col(quoted(name)) for name in (*content, *own) if name not in job.key],
+        *aliased(job.key),
+        *[f.col(quote(name)) for name in (*content, *own) if name not in job.key],
         f.coalesce(deletes, f.lit(False)).alias(DELETED),
         (f.col(FAULT).isNotNull() if FAULT in frame.columns else f.lit(False)).alias(FAULT),
     )
-    keyless = reduce(lambda one, other: one | other, [f.col(quoted(name)).isNull() for name in job.key])
+    keyless = reduce(lambda one, other: one | other, [f.col(quote(name)).isNull() for name in job.key])
     counted = rows.observe(
         "latest",
         f.count_if(f.col(FAULT)).alias("bad"),
@@ -97,15 +97,15 @@ def is_tombstone(frame: DataFrame) -> Column:
     name = bytes_column(frame)
     if name is not None:
         return f.col(name).isNull()
-    empty = [f.col(quoted(name)).isNull() for name in content_columns(frame.columns)]
+    empty = [f.col(quote(name)).isNull() for name in content_columns(frame.columns)]
     return reduce(lambda one, other: one & other, empty, f.lit(True))
 
 
-def asks(job: Latest, columns: Columns) -> Iterator[Asked]:
-    yield from asked("key", job.key, columns)
+def column_uses(job: Latest, columns: Columns) -> Iterator[ColumnUse]:
+    yield from expression_uses("key", job.key, columns)
     if job.delete_when:
-        yield Asked("delete_when", job.delete_when, columns)
-    yield from asked_names("order_by", job.order_by, columns)
+        yield ColumnUse("delete_when", job.delete_when, columns)
+    yield from name_uses("order_by", job.order_by, columns)
 
 
 KIND = Kind(
@@ -113,7 +113,7 @@ KIND = Kind(
     doc="A compacted topic as a table of the last value of each key.",
     job=Latest,
     plan=plan,
-    asks=asks,
+    column_uses=column_uses,
     outputs=lambda job: {"table": job.table},
     example="""\
 [latest]

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from millpond.spark.options import BAD_ENDING
-from millpond.spark.pipelines.kind import Asked, Context, Kind, Plan
+from millpond.spark.pipelines.context import JobContext
+from millpond.spark.pipelines.kind import ColumnUse, Kind
 from millpond.spark.pipelines.kinds.columns import (
     FAULT,
     HEADER_TYPE,
@@ -29,13 +30,14 @@ from millpond.spark.pipelines.kinds.flows import (
     Flow,
     Sink,
     To,
-    asked,
-    asked_names,
+    expression_uses,
+    name_uses,
     topic_options,
     write_batch,
     writer,
 )
 from millpond.spark.pipelines.kinds.letters import NEEDED, letter_headers
+from millpond.spark.pipelines.plan import Plan
 from millpond.spark.pipelines.values import NAME, TEXTS, DeclarationError, one_of, table_of, value
 from millpond.spark.sql.columns import Columns
 
@@ -55,10 +57,10 @@ class Quality(Flow):
     kind = "quality"
 
     rules: dict[str, str] = value('What must be true, in SQL by name, as { positive = "total > 0" }.', TEXTS)
-    to: To | None = value("Where good rows go; nowhere if not given.", table_of(To), None)
+    to: To | None = value("The target of good rows; by default they are not written.", table_of(To), None)
     dead_letters: str = value('The topic for bad rows; "<topic>.bad.dlq" if not given.', NAME, "")
     delivery: str = value(
-        "How often a record may arrive, good or bad.", one_of("exactly_once", "at_least_once"), "exactly_once"
+        "The delivery guarantee for good and bad records.", one_of("exactly_once", "at_least_once"), "exactly_once"
     )
 
     def __post_init__(self) -> None:
@@ -72,7 +74,7 @@ class Quality(Flow):
                 raise DeclarationError(f"rules.{name}: a rule's name is made of letters, digits and '_'")
         if self.to is not None and self.to.topic and self.to.delivery != self.delivery:
             raise DeclarationError(
-                "delivery: good rows and dead letters go out together; say the same here and in `to`"
+                "delivery: good rows and dead letters are written together; give the same value here and in `to`"
             )
 
     @property
@@ -82,8 +84,8 @@ class Quality(Flow):
 
     def shape(self, frame: DataFrame) -> DataFrame:
         """Records for the topic sink, good and bad in one stream; or, if `splits`, rows with `_broken`."""
-        rows = checked(frame, self)
-        return rows if self.splits else routed(rows, self)
+        rows = check_rows(frame, self)
+        return rows if self.splits else route(rows, self)
 
     def sink(self, cluster: Mapping[str, str]) -> Sink:
         """The sink of all rows if they go to topics, otherwise that of the good ones."""
@@ -93,7 +95,7 @@ class Quality(Flow):
         return Sink(TOPICS, topic_options(cluster, "", self.delivery) | further)
 
 
-def checked(frame: DataFrame, job: Quality) -> DataFrame:
+def check_rows(frame: DataFrame, job: Quality) -> DataFrame:
     """The rows with the names of the rules that each breaks, counted by rule."""
     from pyspark.sql import functions as f
 
@@ -123,10 +125,10 @@ def bad_records(rows: DataFrame, job: Quality) -> DataFrame:
     """The bad rows as dead letters for the topic sink."""
     from pyspark.sql import functions as f
 
-    return routed(rows.where(f.size(BROKEN) > 0), job)
+    return route(rows.where(f.size(BROKEN) > 0), job)
 
 
-def routed(rows: DataFrame, job: Quality) -> DataFrame:
+def route(rows: DataFrame, job: Quality) -> DataFrame:
     """Every row as a record with its target topic: good ones unchanged, bad ones as dead letters. Without a topic for
     good rows, only the bad ones."""
     from pyspark.sql import functions as f
@@ -162,7 +164,7 @@ def _reason(rows: DataFrame) -> Column:
     return f.coalesce(f.col(FAULT), reason) if FAULT in rows.columns else reason
 
 
-def plan(context: Context, job: Quality) -> Plan:
+def plan(context: JobContext, job: Quality) -> Plan:
     rows = job.shape(job.source(context))
     good = job.sink(context.cluster())
     if not job.splits:
@@ -183,11 +185,11 @@ def plan(context: Context, job: Quality) -> Plan:
     return context.plan(rows.writeStream.foreachBatch(write))
 
 
-def asks(job: Quality, columns: Columns) -> Iterator[Asked]:
-    yield from asked("rules", job.rules, columns)
-    yield from asked_names("dead_letters (keep it in the transforms, as by select *)", NEEDED, columns)
+def column_uses(job: Quality, columns: Columns) -> Iterator[ColumnUse]:
+    yield from expression_uses("rules", job.rules, columns)
+    yield from name_uses("dead_letters (keep it in the transforms, as by select *)", NEEDED, columns)
     if job.to is not None:
-        yield from job.to.asks(columns)
+        yield from job.to.column_uses(columns)
 
 
 KIND = Kind(
@@ -195,7 +197,7 @@ KIND = Kind(
     doc="Rows that keep the rules go on, others are counted and go to the dead letters.",
     job=Quality,
     plan=plan,
-    asks=asks,
+    column_uses=column_uses,
     dead_letters=lambda job: job.dead_letters,
     outputs=lambda job: job.to.outputs() if job.to is not None else {},
     example="""\

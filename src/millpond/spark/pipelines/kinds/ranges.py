@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from millpond.spark.pipelines.kind import Context
+from millpond.spark.pipelines.context import JobContext
 from millpond.spark.pipelines.kinds.archive import raw_columns
 from millpond.spark.pipelines.kinds.flows import TOPICS
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def range_options(context: Context, begin: datetime | None, end: datetime | None) -> dict[str, str]:
+def range_options(context: JobContext, begin: datetime | None, end: datetime | None) -> dict[str, str]:
     """The options of a batch read of this time range."""
     source = context.pipeline.source
     assert source is not None
@@ -25,10 +25,10 @@ def range_options(context: Context, begin: datetime | None, end: datetime | None
     return options
 
 
-def read_batch(context: Context, options: dict[str, str]) -> DataFrame:
+def read_batch(context: JobContext, options: dict[str, str]) -> DataFrame:
     """The records, with the columns of a raw archive."""
-    given = {**context.cluster(), "includeHeaders": "true", **options}
-    return raw_columns(context.spark.read.format(TOPICS).options(**given).load())
+    all_options = {**context.cluster(), "includeHeaders": "true", **options}
+    return raw_columns(context.spark.read.format(TOPICS).options(**all_options).load())
 
 
 def _ms(moment: datetime) -> str:

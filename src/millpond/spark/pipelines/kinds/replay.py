@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.pipelines.kind import Context
+from millpond.spark.pipelines.context import JobContext
 from millpond.spark.pipelines.kinds.archive import CALENDAR
 from millpond.spark.pipelines.kinds.columns import (
     HEADER_TYPE,
@@ -27,7 +27,7 @@ from millpond.spark.pipelines.kinds.columns import (
     content_columns,
     moment,
     need_columns,
-    quoted,
+    quote,
 )
 from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import (
@@ -62,7 +62,7 @@ class Replay(Job):
     table: str = value("The table to replay; the topics of [source] if not given.", PATH, "")
     from_: datetime | None = value("From this moment on.", MOMENT, None)
     to: datetime | None = value("Until before this moment.", MOMENT, None)
-    time: str = value("What `from`, `to` and the order by time mean, in SQL.", TEXT, TIMESTAMP)
+    time: str = value("The time that `from`, `to` and the order by time refer to, in SQL.", TEXT, TIMESTAMP)
     where: str = value("Which rows, in SQL; all if not given.", TEXT, "")
     order: str = value("In the order of the log, or of the time.", one_of("offset", "time"), "offset")
     rate: float = value("Records a second; 0 is as fast as they go.", number(0, 1e9), 0.0)
@@ -72,8 +72,8 @@ class Replay(Job):
     partitions: str = value("By the key, or the partition it had.", one_of("by_key", "same"), "by_key")
     timestamps: str = value("The time it had, or that of writing.", one_of("kept", "new"), "kept")
     bootstrap: str = value("The brokers to send to; those of [source] if not given.", TEXT, "")
-    delivery: str = value("How often a record may arrive.", one_of("exactly_once", "at_least_once"), "exactly_once")
-    options: dict[str, str] = value("Any further option of the sink, by its name.", SETTINGS, {})
+    delivery: str = value("The delivery guarantee.", one_of("exactly_once", "at_least_once"), "exactly_once")
+    options: dict[str, str] = value("Other options of the sink, by name.", SETTINGS, {})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,7 +85,7 @@ class Replay(Job):
         """Records per slice."""
         return max(1, min(self.batch, round(self.rate * SLICE_SECONDS))) if self.rate else self.batch
 
-    def cluster(self, context: Context) -> dict[str, str]:
+    def cluster(self, context: JobContext) -> dict[str, str]:
         if self.bootstrap:
             return {"kafka.bootstrap.servers": self.bootstrap}
         if not context.cluster():
@@ -93,7 +93,7 @@ class Replay(Job):
         return context.cluster()
 
 
-def chosen(frame: DataFrame, job: Replay) -> DataFrame:
+def select_rows(frame: DataFrame, job: Replay) -> DataFrame:
     """The rows to replay, from all of a table or a topic."""
     from pyspark.sql import functions as f
 
@@ -116,7 +116,7 @@ def order_columns(frame: DataFrame, job: Replay) -> list[Column]:
     return [moment(job.time), *[f.col(name) for name in by_log]]
 
 
-def restored(frame: DataFrame, job: Replay, further: Sequence[Column] = ()) -> DataFrame:
+def restore(frame: DataFrame, job: Replay, further: Sequence[Column] = ()) -> DataFrame:
     """The rows with exactly the columns of the topic sink."""
     from pyspark.sql import functions as f
 
@@ -150,5 +150,5 @@ def _value(frame: DataFrame, job: Replay) -> Column:
     if not names:
         raise DeclarationError("[replay] the table has no column to make a value of")
     # A tombstone was archived as a row of nulls, and becomes a tombstone again.
-    is_empty = f.coalesce(*[f.col(quoted(name)).cast("string") for name in names]).isNull()
+    is_empty = f.coalesce(*[f.col(quote(name)).cast("string") for name in names]).isNull()
     return f.when(~is_empty, as_json(names, "SSSSSS"))

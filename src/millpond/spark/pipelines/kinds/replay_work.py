@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from millpond.spark.pipelines.kind import Asked, Context, Kind, Plan, Report
+from millpond.spark.pipelines.background import Background
+from millpond.spark.pipelines.context import JobContext
+from millpond.spark.pipelines.kind import ColumnUse, Kind
 from millpond.spark.pipelines.kinds.columns import OFFSET, PARTITION, RAW_VALUE, RECORD, TOPIC, moment
 from millpond.spark.pipelines.kinds.flows import TABLES, TOPICS
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
-from millpond.spark.pipelines.kinds.replay import Replay, chosen, order_columns, restored
+from millpond.spark.pipelines.kinds.replay import Replay, order_columns, restore, select_rows
+from millpond.spark.pipelines.plan import Plan
 from millpond.spark.pipelines.status import write_whole
 from millpond.spark.pipelines.tables import job_folder
 from millpond.spark.pipelines.values import DeclarationError
@@ -45,7 +48,7 @@ STEP: Final = "_step"
 class Progress:
     """A replay's fixed input and its progress."""
 
-    declared: Mapping[str, Any]
+    fixed_settings: Mapping[str, Any]
     """Settings that must not change during a replay."""
     app_id: str = field(default_factory=lambda: str(uuid4()))
     table_version: int | None = None
@@ -71,7 +74,7 @@ class Progress:
         write_whole(path, json.dumps(asdict(self)), synced=True)
 
 
-def declared(job: Replay) -> dict[str, Any]:
+def fixed_settings(job: Replay) -> dict[str, Any]:
     """The settings that determine the slices."""
     settings = ("topic", "table", "time", "where", "order", "key", "partitions")
     moments = {"from": job.from_, "to": job.to}
@@ -102,7 +105,7 @@ class Pace:
 class ReplayWork:
     """Runs one replay."""
 
-    context: Context
+    context: JobContext
     job: Replay
     cluster: Mapping[str, str]
     clock: Callable[[], float] = time.monotonic
@@ -112,15 +115,15 @@ class ReplayWork:
         # The file is local even if the checkpoint is remote.
         return job_folder(self.context.checkpoint, self.context.pipeline, self.job) / "replay.json"
 
-    def run(self, report: Report) -> None:
+    def run(self, report: Background) -> None:
         # A new thread has no active session in the JVM, and without one Spark does not find our sink by name.
         # Creating a frame from Python activates its session.
         self.context.spark.createDataFrame([], "nothing int")
         progress = self.begin()
         if progress.sent and progress.sent == progress.slices:
-            self.context.tell("slices", f"{progress.sent} of {progress.slices}")
+            self.context.set_figure("slices", f"{progress.sent} of {progress.slices}")
             return
-        rows, slices = with_slices(chosen(self._pinned(progress), self.job), self.job, progress.slice_rows)
+        rows, slices = with_slices(select_rows(self._pinned(progress), self.job), self.job, progress.slice_rows)
         progress = replace(progress, slices=slices)
         progress.save(self.file)
         held = rows.persist()
@@ -133,14 +136,18 @@ class ReplayWork:
         """The input fixed by an earlier run, or fixed now."""
         progress = Progress.load(self.file)
         if progress is not None:
-            if dict(progress.declared) != declared(self.job):
-                names = [name for name, each in declared(self.job).items() if progress.declared.get(name) != each]
+            if dict(progress.fixed_settings) != fixed_settings(self.job):
+                names = [
+                    name
+                    for name, each in fixed_settings(self.job).items()
+                    if progress.fixed_settings.get(name) != each
+                ]
                 raise DeclarationError(
                     f"[replay] {', '.join(names)} changed since this replay began: change it back, give the job "
                     f"another name, or delete {self.file} to replay from the beginning"
                 )
             return progress
-        progress = Progress(declared(self.job), slice_rows=self.job.slice_rows)
+        progress = Progress(fixed_settings(self.job), slice_rows=self.job.slice_rows)
         if self.job.table:
             progress = replace(progress, table_version=table_version(self.job.table))
         else:
@@ -168,7 +175,7 @@ class ReplayWork:
             ranges.setdefault(row[TOPIC], {})[str(row[PARTITION])] = (row["first"], row["last"] + 1)
         return ranges
 
-    def _send(self, sliced: DataFrame, progress: Progress, report: Report) -> None:
+    def _send(self, sliced: DataFrame, progress: Progress, report: Background) -> None:
         from pyspark.sql import functions as f
 
         sizes = {row[SLICE]: row["count"] for row in sliced.groupBy(SLICE).count().collect()}
@@ -184,8 +191,8 @@ class ReplayWork:
             progress = replace(progress, sent=progress.sent + 1)
             progress.save(self.file)
             pace.sent += size
-            report.rows(size)
-            self.context.tell("slices", f"{progress.sent} of {progress.slices}")
+            report.add_rows(size)
+            self.context.set_figure("slices", f"{progress.sent} of {progress.slices}")
 
     def _send_slice(self, rows: DataFrame, size: int, progress: Progress) -> None:
         options = {**self.cluster, "topic": self.job.topic, "delivery": self.job.delivery, **self.job.options}
@@ -238,12 +245,12 @@ def _by_time(rows: DataFrame, job: Replay, slice_rows: int) -> tuple[DataFrame, 
         STEP, f.expr(f"coalesce(unix_micros(cast({job.time} as timestamp)) - {span['first']}, 0) div {width}")
     )
     counts = {row[STEP]: row["count"] for row in stepped.groupBy(STEP).count().collect()}
-    slice_of = joined_steps(counts, max(slice_rows, -(-span["rows"] // SLICES_MAX)))
-    known = rows.sparkSession.createDataFrame(list(slice_of.items()), f"{STEP} long, {SLICE} int")
-    return stepped.join(f.broadcast(known), STEP).drop(STEP), max(slice_of.values()) + 1
+    slice_of = join_steps(counts, max(slice_rows, -(-span["rows"] // SLICES_MAX)))
+    slices = rows.sparkSession.createDataFrame(list(slice_of.items()), f"{STEP} long, {SLICE} int")
+    return stepped.join(f.broadcast(slices), STEP).drop(STEP), max(slice_of.values()) + 1
 
 
-def joined_steps(counts: Mapping[int, int], slice_rows: int) -> dict[int, int]:
+def join_steps(counts: Mapping[int, int], slice_rows: int) -> dict[int, int]:
     """The slice of every step: consecutive steps are joined up to `slice_rows`. A larger step stays whole, because
     the order within it is unknown."""
     slices: dict[int, int] = {}
@@ -259,7 +266,7 @@ def joined_steps(counts: Mapping[int, int], slice_rows: int) -> dict[int, int]:
 def in_order(rows: DataFrame, job: Replay, tasks: int) -> DataFrame:
     """The records; those of one key (or partition) are in one task, in order."""
     order = {f"_order_{number}": each for number, each in enumerate(order_columns(rows, job))}
-    records = restored(rows, job, [each.alias(name) for name, each in order.items()])
+    records = restore(rows, job, [each.alias(name) for name, each in order.items()])
     together = "partition" if job.partitions == "same" else "key"
     spread = records.coalesce(1) if tasks == 1 else records.repartition(tasks, together)
     return spread.sortWithinPartitions(*order).drop(*order)
@@ -281,19 +288,19 @@ def _spans(frame: DataFrame) -> list[Any]:
     return spans.collect()
 
 
-def plan(context: Context, job: Replay) -> Plan:
+def plan(context: JobContext, job: Replay) -> Plan:
     if not job.table and context.pipeline.source is None:
         raise DeclarationError("[replay] table is missing: name the table, or topics in [source]")
     work = ReplayWork(context, job, job.cluster(context))
     return context.in_background(work.run)
 
 
-def asks(job: Replay, columns: Columns) -> Iterator[Asked]:
+def column_uses(job: Replay, columns: Columns) -> Iterator[ColumnUse]:
     """A table's contents are not checked here."""
-    known = None if job.table else (RAW_VALUE, *RECORD)
+    available = None if job.table else (RAW_VALUE, *RECORD)
     for key, sql in (("time", job.time), ("where", job.where), ("key", job.key)):
         if sql:
-            yield Asked(key, sql, known)
+            yield ColumnUse(key, sql, available)
 
 
 KIND = Kind(
@@ -301,7 +308,7 @@ KIND = Kind(
     doc="A table or a time range of a topic, sent to a topic again at a given rate.",
     job=Replay,
     plan=plan,
-    asks=asks,
+    column_uses=column_uses,
     outputs=lambda job: {"topic": job.topic},
     example="""\
 [replay]

@@ -20,7 +20,7 @@ class Fold:
     """A measure that is updated event by event: its input expression and its aggregate function."""
 
     name: str
-    how: str
+    function: str
     sql: str
 
 
@@ -32,13 +32,14 @@ def read_folds(measures: Mapping[str, str]) -> tuple[Fold, ...]:
     folds: list[Fold] = []
     for name, sql in measures.items():
         call = _FOLD.fullmatch(sql)
-        how = call[1].lower() if call else sql
-        if call is None or how not in FOLDS or not _is_one_argument(call[2]):
+        function = call[1].lower() if call else sql
+        if call is None or function not in FOLDS or not _is_one_argument(call[2]):
             raise DeclarationError(
-                f"measures.{name} = {sql!r}: with ends_when or longest a measure is one call{nearest(how, FOLDS)}"
+                f"measures.{name} = {sql!r}: with ends_when or longest a measure is one call"
+                f"{nearest(function, FOLDS)}"
             )
         inner = call[2].strip()
-        folds.append(Fold(name, how, "true" if inner == "*" else inner))
+        folds.append(Fold(name, function, "true" if inner == "*" else inner))
     return tuple(folds)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, IntegralType, LongType, StructField, StructType
 
-from millpond.spark.pipelines.kinds.columns import EVENT_TIME, named, quoted
+from millpond.spark.pipelines.kinds.columns import EVENT_TIME, aliased, quote
 from millpond.spark.pipelines.kinds.session_folds import END, EVENTS, START, Fold
 from millpond.spark.pipelines.values import Duration
 
@@ -34,7 +34,7 @@ class Rules:
 
     gap_us: int
     longest_us: int | None
-    hows: tuple[str, ...]
+    functions: tuple[str, ...]
 
     def take(self, session: Session | None, events: Sequence[Event]) -> tuple[Session | None, list[Session]]:
         """Process events in event-time order; return the session that is still open, and those that have ended."""
@@ -44,7 +44,7 @@ class Rules:
             if session is not None and event[0] > self.end_us(session):
                 ended.append(session)
                 session = None
-            session = self._begin(event) if session is None else self._go_on(session, event)
+            session = self._begin(event) if session is None else self._extend(session, event)
             if event[1]:
                 ended.append(session)
                 session = None
@@ -56,29 +56,34 @@ class Rules:
         return by_gap if self.longest_us is None else min(by_gap, session[0] + self.longest_us)
 
     def _begin(self, event: Event) -> Session:
-        return (event[0], event[0], 1, *[_begun(how, each) for how, each in zip(self.hows, event[2:], strict=True)])
+        return (
+            event[0],
+            event[0],
+            1,
+            *[_first_value(function, each) for function, each in zip(self.functions, event[2:], strict=True)],
+        )
 
-    def _go_on(self, session: Session, event: Event) -> Session:
-        folded = [_folded(*each) for each in zip(self.hows, session[3:], event[2:], strict=True)]
+    def _extend(self, session: Session, event: Event) -> Session:
+        folded = [_fold(*each) for each in zip(self.functions, session[3:], event[2:], strict=True)]
         return (session[0], event[0], session[2] + 1, *folded)
 
 
-def _begun(how: str, given: Any) -> Any:
-    return int(given is not None) if how == "count" else given
+def _first_value(function: str, value: Any) -> Any:
+    return int(value is not None) if function == "count" else value
 
 
-def _folded(how: str, so_far: Any, given: Any) -> Any:
+def _fold(function: str, current: Any, value: Any) -> Any:
     """As in SQL, nulls are ignored, except by first and last."""
-    match how:
+    match function:
         case "first":
-            return so_far
+            return current
         case "last":
-            return given
+            return value
         case "count":
-            return so_far + (given is not None)
-    if given is None or so_far is None:
-        return so_far if given is None else given
-    return so_far + given if how == "sum" else min(so_far, given) if how == "min" else max(so_far, given)
+            return current + (value is not None)
+    if value is None or current is None:
+        return current if value is None else value
+    return current + value if function == "sum" else min(current, value) if function == "min" else max(current, value)
 
 
 class Keeper(StatefulProcessor):
@@ -133,11 +138,11 @@ class Keeper(StatefulProcessor):
     def _wake_at(self, time_us: int) -> None:
         """Each key has one timer, set to the earliest time needed."""
         due_ms = -(-time_us // 1000)
-        known = self.timer.get()
-        if known is not None and known[0] <= due_ms:
+        due = self.timer.get()
+        if due is not None and due[0] <= due_ms:
             return
-        if known is not None:
-            self.handle.deleteTimer(known[0])
+        if due is not None:
+            self.handle.deleteTimer(due[0])
         self.handle.registerTimer(due_ms)
         self.timer.update((due_ms,))
 
@@ -145,7 +150,7 @@ class Keeper(StatefulProcessor):
         pass
 
 
-def keep_sessions(
+def sessions_with_state(
     timed: DataFrame,
     key: Mapping[str, str],
     folds: tuple[Fold, ...],
@@ -158,7 +163,7 @@ def keep_sessions(
     parts = [f"_part_{number}" for number in range(len(folds))]
     ends = f.coalesce(f.expr(ends_when), f.lit(False)) if ends_when else f.lit(False)
     events = timed.select(
-        *named(key),
+        *aliased(key),
         f.col(EVENT_TIME),
         f.unix_micros(EVENT_TIME).alias("_at"),
         ends.alias("_ends"),
@@ -166,22 +171,22 @@ def keep_sessions(
     )
     schema = events.schema
     event_schema = StructType([schema["_at"], schema["_ends"], *[schema[part] for part in parts]])
-    kept = [_kept(fold, schema[part]) for fold, part in zip(folds, parts, strict=True)]
+    measures = [_measure_field(fold, schema[part]) for fold, part in zip(folds, parts, strict=True)]
     times = [StructField(START, LongType()), StructField(END, LongType()), StructField(EVENTS, LongType())]
-    session_schema = StructType([*times, *kept])
+    session_schema = StructType([*times, *measures])
     output = StructType([*[schema[name] for name in key], *session_schema])
-    rules = Rules(gap.ms * 1000, longest.ms * 1000 if longest else None, tuple(x.how for x in folds))
-    rows = events.groupBy(*[quoted(name) for name in key]).transformWithState(
+    rules = Rules(gap.ms * 1000, longest.ms * 1000 if longest else None, tuple(x.function for x in folds))
+    rows = events.groupBy(*[quote(name) for name in key]).transformWithState(
         Keeper(rules, event_schema, session_schema, output.names), output, "append", "EventTime"
     )
     return reduce(lambda frame, name: frame.withColumn(name, f.timestamp_micros(name)), (START, END), rows)
 
 
-def _kept(fold: Fold, part: StructField) -> StructField:
+def _measure_field(fold: Fold, part: StructField) -> StructField:
     """The type of a measure: a sum or count may exceed the type of its input."""
     kind = part.dataType
-    if fold.how == "count" or (fold.how == "sum" and isinstance(kind, IntegralType)):
+    if fold.function == "count" or (fold.function == "sum" and isinstance(kind, IntegralType)):
         kind = LongType()
-    elif fold.how == "sum" and isinstance(kind, DecimalType):
+    elif fold.function == "sum" and isinstance(kind, DecimalType):
         kind = DecimalType(38, kind.scale)
     return StructField(fold.name, kind)

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from millpond.spark.pipelines.kind import Asked, Kind
+from millpond.spark.pipelines.kind import ColumnUse, Kind
 from millpond.spark.pipelines.kinds.aggregate import with_time
-from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, named, quoted
-from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, asked, plan
+from millpond.spark.pipelines.kinds.columns import COLUMNS, EVENT_TIME, aliased, quote
+from millpond.spark.pipelines.kinds.flows import Flow, Sink, To, as_records, expression_uses, plan
 from millpond.spark.pipelines.kinds.session_folds import END, EVENTS, START, read_folds
 from millpond.spark.pipelines.values import (
     DURATION,
@@ -37,21 +37,21 @@ class Sessions(Flow):
 
     kind = "sessions"
 
-    key: dict[str, str] = value("Whose sessions they are: columns.", COLUMNS)
-    time: str = value("When it happened, in SQL.", TEXT)
-    gap: Duration = value("A session ends when nothing comes for so long.", DURATION)
+    key: dict[str, str] = value("The columns that identify whose session it is.", COLUMNS)
+    time: str = value("The event time, in SQL.", TEXT)
+    gap: Duration = value("A session ends after this long without an event.", DURATION)
     watermark: Duration = value("How late an event may be.", DURATION, Duration(60_000))
-    measures: dict[str, str] = value('What is computed, in SQL by name, as { total = "sum(price)" }.', TEXTS, {})
+    measures: dict[str, str] = value('Aggregates, in SQL by name, such as { total = "sum(price)" }.', TEXTS, {})
     ends_when: str = value("An event that ends its session, in SQL.", TEXT, "")
-    longest: Duration | None = value("A session that is so long ends.", DURATION, None)
-    to: To = value("Where the sessions go.", table_of(To))
+    longest: Duration | None = value("The maximum length of a session.", DURATION, None)
+    to: To = value("The target of the sessions.", table_of(To))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.gap.ms <= 0 or (self.longest is not None and self.longest.ms <= 0):
-            raise DeclarationError("gap and longest must be longer than nothing")
+            raise DeclarationError("gap and longest must be longer than 0")
         if not self.key:
-            raise DeclarationError("key is empty: name the columns whose sessions they are")
+            raise DeclarationError("key is empty: name the columns that identify a session")
         twice = {START, END, EVENTS, *self.key} & self.measures.keys()
         if twice:
             raise DeclarationError(f"measures: {', '.join(sorted(twice))} is a column of the result already")
@@ -63,7 +63,7 @@ class Sessions(Flow):
         return bool(self.ends_when) or self.longest is not None
 
     def shape(self, frame: DataFrame) -> DataFrame:
-        rows = kept_sessions(frame, self) if self.needs_state else sessions(frame, self)
+        rows = stateful_sessions(frame, self) if self.needs_state else sessions(frame, self)
         return as_records(rows, self.to.key_column(list(self.key))) if self.to.topic else rows
 
     def sink(self, cluster: Mapping[str, str]) -> Sink:
@@ -76,21 +76,21 @@ def sessions(frame: DataFrame, job: Sessions) -> DataFrame:
 
     timed = with_time(frame, job.time, job.watermark, "sessions")
     return (
-        timed.groupBy(f.session_window(EVENT_TIME, str(job.gap)).alias("window"), *named(job.key))
-        .agg(f.max(EVENT_TIME).alias(END), f.count("*").alias(EVENTS), *named(job.measures))
+        timed.groupBy(f.session_window(EVENT_TIME, str(job.gap)).alias("window"), *aliased(job.key))
+        .agg(f.max(EVENT_TIME).alias(END), f.count("*").alias(EVENTS), *aliased(job.measures))
         .select(
-            *[f.col(quoted(name)) for name in job.key],
+            *[f.col(quote(name)) for name in job.key],
             f.col("window.start").alias(START),
-            *[f.col(quoted(name)) for name in (END, EVENTS, *job.measures)],
+            *[f.col(quote(name)) for name in (END, EVENTS, *job.measures)],
         )
     )
 
 
-def kept_sessions(frame: DataFrame, job: Sessions) -> DataFrame:
+def stateful_sessions(frame: DataFrame, job: Sessions) -> DataFrame:
     """The same with our own state."""
-    from millpond.spark.pipelines.kinds.session_state import keep_sessions
+    from millpond.spark.pipelines.kinds.session_state import sessions_with_state
 
-    return keep_sessions(
+    return sessions_with_state(
         with_time(frame, job.time, job.watermark, "sessions"),
         job.key,
         read_folds(job.measures),
@@ -100,14 +100,14 @@ def kept_sessions(frame: DataFrame, job: Sessions) -> DataFrame:
     )
 
 
-def asks(job: Sessions, columns: Columns) -> Iterator[Asked]:
+def column_uses(job: Sessions, columns: Columns) -> Iterator[ColumnUse]:
     timed = None if columns is None else (*columns, EVENT_TIME)
-    yield Asked("time", job.time, columns)
-    yield from asked("key", job.key, timed)
-    yield from asked("measures", job.measures, timed)
+    yield ColumnUse("time", job.time, columns)
+    yield from expression_uses("key", job.key, timed)
+    yield from expression_uses("measures", job.measures, timed)
     if job.ends_when:
-        yield Asked("ends_when", job.ends_when, timed)
-    yield from job.to.asks((*job.key, START, END, EVENTS, *job.measures))
+        yield ColumnUse("ends_when", job.ends_when, timed)
+    yield from job.to.column_uses((*job.key, START, END, EVENTS, *job.measures))
 
 
 KIND = Kind(
@@ -115,7 +115,7 @@ KIND = Kind(
     doc="Events of a key that follow each other within a gap, as one row.",
     job=Sessions,
     plan=plan,
-    asks=asks,
+    column_uses=column_uses,
     outputs=lambda job: job.to.outputs(),
     example="""\
 [sessions]

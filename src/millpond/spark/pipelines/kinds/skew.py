@@ -16,11 +16,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from millpond.remote.skew import AS_IT_IS, HotKey, PartitionLoad, Prediction, Report, judged
-from millpond.spark.pipelines.kind import Context, Kind, Plan
-from millpond.spark.pipelines.kind import Report as Telling
+from millpond.spark.pipelines.background import Background
+from millpond.spark.pipelines.context import JobContext
+from millpond.spark.pipelines.kind import Kind
 from millpond.spark.pipelines.kinds.columns import KEY, PARTITION, RAW_VALUE, RECORD, TOPIC
-from millpond.spark.pipelines.kinds.flows import asked
+from millpond.spark.pipelines.kinds.flows import expression_uses
 from millpond.spark.pipelines.kinds.ranges import range_options, read_batch
+from millpond.spark.pipelines.plan import Plan
 from millpond.spark.pipelines.status import write_whole
 from millpond.spark.pipelines.tables import Declaration, Job, job_folder
 from millpond.spark.pipelines.values import (
@@ -48,13 +50,13 @@ COUNTS_MAX: Final = 32
 PARTITIONS_MAX: Final = 10_000
 
 
-def _counts(given: Any) -> tuple[int, ...]:
-    listed = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    if not all(isinstance(each, int) and not isinstance(each, bool) for each in listed):
+def _counts(value: Any) -> tuple[int, ...]:
+    counts = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if not all(isinstance(each, int) and not isinstance(each, bool) for each in counts):
         raise ValueError("write whole numbers, as [6, 12]")
-    if len(listed) > COUNTS_MAX or any(not 1 <= each <= PARTITIONS_MAX for each in listed):
+    if len(counts) > COUNTS_MAX or any(not 1 <= each <= PARTITIONS_MAX for each in counts):
         raise ValueError(f"at most {COUNTS_MAX} counts, each from 1 to {PARTITIONS_MAX:,}")
-    return tuple(sorted(set(listed)))
+    return tuple(sorted(set(counts)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class Skew(Job):
 
     from_: datetime | None = value("Records from this moment on.", MOMENT, None)
     to: datetime | None = value("Records until before this moment.", MOMENT, None)
-    last: Duration | None = value("Records of the last so long, instead of `from`.", DURATION, None)
+    last: Duration | None = value("How far back it looks, instead of `from`.", DURATION, None)
     partitions: tuple[int, ...] = value(
         "Partition counts to try; up to four times the present one if not given.",
         Reader("whole numbers", _counts),
@@ -74,16 +76,20 @@ class Skew(Job):
     keys: dict[str, str] = value(
         "Other keys to try, in SQL by name, made of _key, value, _offset and so on.", TEXTS, {}
     )
-    top: int = value("How many of the hottest keys are told.", whole(1, 1000), 10)
-    balance: float = value("The busiest partition beside the average: up to this it is even.", number(1, 100), 1.25)
-    every: Duration = value("How often it looks, when it goes on.", DURATION, Duration(60_000))
+    top: int = value("How many of the hottest keys are reported.", whole(1, 1000), 10)
+    balance: float = value(
+        "Up to this ratio of the busiest partition to the average, the topic counts as balanced.",
+        number(1, 100),
+        1.25,
+    )
+    every: Duration = value("How often it measures, if the trigger repeats it.", DURATION, Duration(60_000))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.last is not None and self.from_ is not None:
             raise DeclarationError("give from or last, not both")
         if AS_IT_IS in self.keys:
-            raise DeclarationError(f"keys: {AS_IT_IS!r} is what the present key is called")
+            raise DeclarationError(f"keys: {AS_IT_IS!r} is the name of the present key")
 
 
 def measure(frame: DataFrame, job: Skew, topic: str, partitions: int = 0) -> Report:
@@ -102,13 +108,13 @@ def measure(frame: DataFrame, job: Skew, topic: str, partitions: int = 0) -> Rep
     tried = tuple(dict.fromkeys((count, *counts)))
     keyed_rows = with_partitions(rows.groupBy(KEY, PARTITION).agg(*sums), tried).persist()
     try:
-        keys, followed = _followed(keyed_rows, count)
+        keys, followed = _followed_partitioners(keyed_rows, count)
         report = Report(
             topic,
             loads,
             keys=keys,
             keyless=sum(each[2] for each in seen.values()),
-            hottest=_hottest(keyed_rows, job.top),
+            hottest=_hottest_keys(keyed_rows, job.top),
             followed=followed,
             predictions=(*_predictions(AS_IT_IS, keyed_rows, tried), *_other_keys(rows, job, tried)),
         )
@@ -150,7 +156,7 @@ def _with_partitions(batch: pa.RecordBatch, counts: Sequence[int]) -> pa.RecordB
     return pa.RecordBatch.from_arrays([*batch.columns, lists], names=[*batch.schema.names, "tried_partitions"])
 
 
-def _hottest(keyed_rows: DataFrame, top: int) -> tuple[HotKey, ...]:
+def _hottest_keys(keyed_rows: DataFrame, top: int) -> tuple[HotKey, ...]:
     from pyspark.sql import functions as f
 
     keys = keyed_rows.where(f.col(KEY).isNotNull()).groupBy(KEY)
@@ -160,7 +166,7 @@ def _hottest(keyed_rows: DataFrame, top: int) -> tuple[HotKey, ...]:
     return tuple(HotKey(bytes(row[KEY]), row["at"], row["records"], row["bytes"]) for row in rows)
 
 
-def _followed(keyed_rows: DataFrame, count: int) -> tuple[int, dict[str, float]]:
+def _followed_partitioners(keyed_rows: DataFrame, count: int) -> tuple[int, dict[str, float]]:
     """The number of keys, and the share of their records in the partition that murmur2 (the default of Java clients
     and ours) or crc32 (that of librdkafka) assigns."""
     from pyspark.sql import functions as f
@@ -200,28 +206,30 @@ def _other_keys(rows: DataFrame, job: Skew, counts: Sequence[int]) -> Iterator[P
 # As a job
 
 
-def plan(context: Context, job: Skew) -> Plan:
-    return context.in_background(lambda telling: _look_on(context, job, telling))
+def plan(context: JobContext, job: Skew) -> Plan:
+    return context.in_background(lambda work: _run(context, job, work))
 
 
-def _look_on(context: Context, job: Skew, telling: Telling) -> None:
+def _run(context: JobContext, job: Skew, work: Background) -> None:
     trigger = job.trigger or context.pipeline.trigger
     is_once = context.is_once or trigger == AVAILABLE_NOW
     due = 0.0
-    while not telling.is_stopping:
+    while not work.is_stopping:
         if time.monotonic() < due:
             time.sleep(0.1)
             continue
         due = time.monotonic() + job.every.seconds
-        reports = [_told(context, report) for report in _reports(context, job)]
+        reports = list(_reports(context, job))
+        for report in reports:
+            _set_figures(context, report)
         text = json.dumps([report.as_object() for report in reports], indent=2)
         write_whole(job_folder(context.checkpoint, context.pipeline, job) / FILE, text)
-        telling.rows(sum(report.records for report in reports))
+        work.add_rows(sum(report.records for report in reports))
         if is_once:
             return
 
 
-def _reports(context: Context, job: Skew) -> Iterator[Report]:
+def _reports(context: JobContext, job: Skew) -> Iterator[Report]:
     from pyspark.sql import functions as f
 
     begin = datetime.now(UTC) - timedelta(milliseconds=job.last.ms) if job.last is not None else job.from_
@@ -230,24 +238,23 @@ def _reports(context: Context, job: Skew) -> Iterator[Report]:
         yield measure(frame.where(f.col(TOPIC) == topic), job, topic, count)
 
 
-def _partition_counts(context: Context) -> dict[str, int]:
+def _partition_counts(context: JobContext) -> dict[str, int]:
     """The partitions of the topics that are read, by topic."""
     from millpond.remote.cluster import Cluster
 
     source = context.pipeline.source
     assert source is not None
     with Cluster({name.removeprefix("kafka."): each for name, each in context.cluster().items()}) as cluster:
-        known = cluster.topics(source.topic or None)
-    wanted = [name for name in known if not source.pattern or re.fullmatch(source.pattern, name)]
-    return {name: len(known[name].partitions) for name in wanted}
+        topics = cluster.topics(source.topic or None)
+    names = [name for name in topics if not source.pattern or re.fullmatch(source.pattern, name)]
+    return {name: len(topics[name].partitions) for name in names}
 
 
-def _told(context: Context, report: Report) -> Report:
-    context.tell("imbalance", round(report.imbalance, 3))
-    context.tell("cause", report.cause)
+def _set_figures(context: JobContext, report: Report) -> None:
+    context.set_figure("imbalance", round(report.imbalance, 3))
+    context.set_figure("cause", report.cause)
     if report.hottest:
-        context.tell("hottest", f"{report.hottest[0].text} {report.share(report.hottest[0]):.1%}")
-    return report
+        context.set_figure("hottest", f"{report.hottest[0].text} {report.share(report.hottest[0]):.1%}")
 
 
 def last_reports(pipeline: Declaration, job: Skew) -> list[Report]:
@@ -261,7 +268,7 @@ KIND = Kind(
     doc="Hot keys and the balance of partitions, with a better key or partition count.",
     job=Skew,
     plan=plan,
-    asks=lambda job, _: asked("keys", job.keys, (RAW_VALUE, *RECORD)),
+    column_uses=lambda job, _: expression_uses("keys", job.keys, (RAW_VALUE, *RECORD)),
     findings=last_reports,
     example="""\
 [skew]
