@@ -43,10 +43,10 @@ class AclFilter:
     host: str | None = None
 
 
-def list_acls(cluster: Cluster, wanted: AclFilter = AclFilter()) -> list[Acl]:
+def list_acls(cluster: Cluster, acl_filter: AclFilter = AclFilter()) -> list[Acl]:
     def ask() -> list[Acl]:
-        response = cluster.any().ask(m.DescribeAclsRequest(**_fields(wanted)), m.DescribeAclsResponse)
-        check(response.error_code, "the ACLs are not told", response.error_message)
+        response = cluster.any().ask(m.DescribeAclsRequest(**_fields(acl_filter)), m.DescribeAclsResponse)
+        check(response.error_code, "the ACLs cannot be listed", response.error_message)
         return sorted(
             _acl(each, resource.resource_type, resource.resource_name, resource.pattern_type)
             for resource in response.resources
@@ -76,7 +76,7 @@ def add_acls(cluster: Cluster, acls: Sequence[Acl]) -> None:
     def ask() -> None:
         response = cluster.controller().ask(request, m.CreateAclsResponse)
         for each, result in zip(acls, response.results, strict=False):
-            check(result.error_code, f"{each.principal} is not given {each.operation.name}", result.error_message)
+            check(result.error_code, f"{each.principal} was not granted {each.operation.name}", result.error_message)
 
     cluster.retrying("add ACLs", ask)
 
@@ -89,9 +89,9 @@ def remove_acls(cluster: Cluster, filters: Iterable[AclFilter]) -> list[Acl]:
         response = cluster.controller().ask(request, m.DeleteAclsResponse)
         removed = []
         for result in response.filter_results:
-            check(result.error_code, "ACLs are not removed", result.error_message)
+            check(result.error_code, "the ACLs were not removed", result.error_message)
             for each in result.matching_acls:
-                check(each.error_code, "an ACL is not removed", each.error_message)
+                check(each.error_code, "an ACL was not removed", each.error_message)
                 removed.append(_acl(each, each.resource_type, each.resource_name, each.pattern_type))
         return sorted(set(removed))
 
@@ -134,15 +134,15 @@ def on_cluster(principal: str, operation: Operation) -> Acl:
     return Acl(principal, AclResource.CLUSTER, CLUSTER_NAME, PatternType.LITERAL, operation)
 
 
-def _fields(wanted: AclFilter) -> dict[str, Any]:
+def _fields(acl_filter: AclFilter) -> dict[str, Any]:
     return {
-        "resource_type_filter": wanted.resource,
-        "resource_name_filter": wanted.name,
-        "pattern_type_filter": wanted.pattern,
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": wanted.operation,
-        "permission_type": wanted.permission,
+        "resource_type_filter": acl_filter.resource,
+        "resource_name_filter": acl_filter.name,
+        "pattern_type_filter": acl_filter.pattern,
+        "principal_filter": acl_filter.principal,
+        "host_filter": acl_filter.host,
+        "operation": acl_filter.operation,
+        "permission_type": acl_filter.permission,
     }
 
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from millpond.admin.moment import Moment, Seen, find_moment, look_at
+from millpond.admin.moment import LogState, Moment, find_moment, look_at
 from millpond.broker.data_folder.election_state import STATE_FILE
 from millpond.broker.data_folder.identity import IDENTITY_FILE, CannotStart, Identity, read_identity
 from millpond.broker.data_folder.restored import RESTORE_FILE
@@ -62,7 +62,7 @@ class BackupFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """One file of the data folder, as stored."""
 
     path: str
@@ -88,14 +88,14 @@ class Manifest:
     rescues: int
     began_ms: int
     ended_ms: int
-    files: tuple[Stored, ...]
+    files: tuple[StoredFile, ...]
 
     @property
     def size(self) -> int:
         return sum(each.size for each in self.files)
 
     @property
-    def damaged(self) -> list[Stored]:
+    def damaged(self) -> list[StoredFile]:
         return [each for each in self.files if each.damage is not None]
 
     @property
@@ -118,7 +118,7 @@ class Result:
     """Bytes that an earlier backup had already."""
     is_one_moment: bool = True
     """Whether it is a consistent snapshot of all partitions, with every transaction whole."""
-    gone: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     """Partitions that were deleted meanwhile: the backup has only their metadata."""
 
 
@@ -140,7 +140,7 @@ def back_up(
     """
     run = _Backup(source, target, on_progress, checks_stored)
     identity = run.check()
-    with only_one(target, f"another backup into {target} is under way: let it end first"):
+    with only_one(target, f"another backup into {target} is under way: wait until it ends"):
         return run.run(identity, now_ms)
 
 
@@ -166,11 +166,11 @@ class _Backup:
     sound: set[str] = field(default_factory=set)
     """Stored files that this run has written or verified."""
     disk: RealDisk = field(default_factory=RealDisk)
-    known: dict[str, Stored] = field(default_factory=dict)
-    taken: dict[str, Stored] = field(default_factory=dict)
+    stored_before: dict[str, StoredFile] = field(default_factory=dict)
+    collected: dict[str, StoredFile] = field(default_factory=dict)
     moment: Moment = field(default_factory=lambda: Moment({}, is_one=True))
     is_one_moment: bool = True
-    gone: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
     copied_files: int = 0
     copied_bytes: int = 0
     kept_bytes: int = 0
@@ -184,12 +184,12 @@ class _Backup:
         if identity is None:
             raise BackupFault(f"{self.source} is not the data folder of a node{_instead(self.source)}")
         if (self.source / RESTORE_FILE).exists():
-            raise BackupFault(f"{self.source} is being restored: end that first")
+            raise BackupFault(f"{self.source} is being restored: finish that first")
         if self.target.resolve().is_relative_to(self.source.resolve()):
             raise BackupFault(f"{self.target} is in the data folder itself: name another folder, on another disk")
         files = self.target / STORED
         if self.target.exists() and not files.exists() and any(self.target.iterdir()):
-            raise BackupFault(f"{self.target} holds other things than a backup: name an empty or a new folder")
+            raise BackupFault(f"{self.target} holds something other than a backup: name an empty or new folder")
         # The copy must be as private as the data folder.
         make_private_folder(self.target)
         make_private_folder(files)
@@ -197,7 +197,7 @@ class _Backup:
 
     def run(self, identity: Identity, now_ms: Callable[[], int]) -> Result:
         began_ms = now_ms()
-        self._know(identity)
+        self._load_stored(identity)
         roots = ["", *_core_folders(self.source)]
         # First, so that it is never ahead of the logs.
         for root in roots:
@@ -218,14 +218,14 @@ class _Backup:
             identity.rescues,
             began_ms,
             now_ms(),
-            tuple(self.taken[path] for path in sorted(self.taken)),
+            tuple(self.collected[path] for path in sorted(self.collected)),
         )
         self._end(manifest)
         return Result(
-            manifest, self.copied_files, self.copied_bytes, self.kept_bytes, self.is_one_moment, tuple(self.gone)
+            manifest, self.copied_files, self.copied_bytes, self.kept_bytes, self.is_one_moment, tuple(self.deleted)
         )
 
-    def _know(self, identity: Identity) -> None:
+    def _load_stored(self, identity: Identity) -> None:
         """The files that are stored already."""
         with contextlib.suppress(FileNotFoundError):
             before = read_manifest(self.target)
@@ -234,9 +234,9 @@ class _Backup:
                     f"{self.target} holds the backup of node {before.node_id} of cluster {before.cluster_id}: name "
                     "another folder"
                 )
-            self.known = {each.path: each for each in before.files}
+            self.stored_before = {each.path: each for each in before.files}
         for stored in _partial(self.target):
-            self.known[stored.path] = stored
+            self.stored_before[stored.path] = stored
 
     def _take_folder(self, folder: str) -> None:
         seen = self.moment.logs[folder]
@@ -244,30 +244,32 @@ class _Backup:
             now = look_at(self.source / folder)
             if not (self.source / folder).exists():
                 # Its topic was deleted meanwhile.
-                self.gone.append(folder)
+                self.deleted.append(folder)
                 return
             if not now.files:
                 # It was just created or reset, or it is not a partition at all.
                 time.sleep(WRITING_SECONDS)
                 continue
-            logs = seen.still(now)
+            logs = seen.remaining_in(now)
             if logs is None:
                 # Compacted or truncated meanwhile: the earlier state no longer exists.
                 seen = now
             else:
                 try:
                     self._take_files(folder, seen, logs)
-                    if seen.still(look_at(self.source / folder)) is not None:
+                    if seen.remaining_in(look_at(self.source / folder)) is not None:
                         self.is_one_moment &= seen is self.moment.logs[folder]
                         return
                 except FileNotFoundError:
                     # Retention removes segments and compaction adds some: list again.
                     pass
-            self.taken = {path: each for path, each in self.taken.items() if not path.startswith(f"{folder}/")}
+            self.collected = {
+                path: each for path, each in self.collected.items() if not path.startswith(f"{folder}/")
+            }
         if look_at(self.source / folder).files:
             raise BackupFault(f"{self.source / folder} changes faster than it can be copied: try again")
 
-    def _take_files(self, folder: str, seen: Seen, logs: Sequence[str]) -> None:
+    def _take_files(self, folder: str, seen: LogState, logs: Sequence[str]) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._take_small(f"{folder}/{METADATA_FILE}")
         if PurePosixPath(folder).name == METADATA_PARTITION.folder:
@@ -282,18 +284,18 @@ class _Backup:
 
     def _take_small(self, path: str) -> None:
         data = (self.source / path).read_bytes()
-        stored = Stored(path, len(data), zlib.crc32(data))
+        stored = StoredFile(path, len(data), zlib.crc32(data))
         self._store(stored, iter((data,)))
 
     def _take_log(self, path: str, *, is_last: bool, limit: int | None = None) -> None:
         file = self.source / path
         before = file.stat()
-        known = self.known.get(path)
-        is_same = known is not None and (known.inode, known.changed_ns) == (before.st_ino, before.st_mtime_ns)
+        earlier = self.stored_before.get(path)
+        is_same = earlier is not None and (earlier.inode, earlier.changed_ns) == (before.st_ino, before.st_mtime_ns)
         is_all = limit is None or before.st_size <= limit
-        if known is not None and is_same and is_all and known.size == before.st_size and self._is_stored(known):
-            self.kept_bytes += known.size
-            self._note(known)
+        if earlier is not None and is_same and is_all and earlier.size == before.st_size and self._is_stored(earlier):
+            self.kept_bytes += earlier.size
+            self._note(earlier)
             return
         end, damage = sound_end(self.disk, str(file), limit)
         tries = TRIES
@@ -312,10 +314,12 @@ class _Backup:
                 raise FileNotFoundError(errno.ENOENT, "cut back", str(file))
             # What was appended since is left to the next backup.
             changed_ns = before.st_mtime_ns if size == before.st_size else 0
-            stored = Stored(path, size, crc, before.st_ino, changed_ns, None if damage is None else f"{damage}"[:200])
+            stored = StoredFile(
+                path, size, crc, before.st_ino, changed_ns, None if damage is None else f"{damage}"[:200]
+            )
             self._store(stored, pieces_of(opened.fileno(), size))
 
-    def _is_stored(self, stored: Stored) -> bool:
+    def _is_stored(self, stored: StoredFile) -> bool:
         """Whether the backup has this content, undamaged."""
         path = self.target / STORED / stored.name
         if stored.name in self.sound:
@@ -330,7 +334,7 @@ class _Backup:
             self.sound.add(stored.name)
         return is_sound
 
-    def _store(self, stored: Stored, pieces: Iterator[bytes]) -> None:
+    def _store(self, stored: StoredFile, pieces: Iterator[bytes]) -> None:
         if not self._is_stored(stored):
             path = self.target / STORED / stored.name
             make_private_folder(path.parent)
@@ -342,9 +346,9 @@ class _Backup:
             self.kept_bytes += stored.size
         self._note(stored)
 
-    def _note(self, stored: Stored) -> None:
+    def _note(self, stored: StoredFile) -> None:
         # Remembered, so that listing a folder again does not read its files again.
-        self.taken[stored.path] = self.known[stored.path] = stored
+        self.collected[stored.path] = self.stored_before[stored.path] = stored
         with open(self.target / PARTIAL, "a", encoding="utf-8", opener=private_opener) as partial:
             partial.write(json.dumps(asdict(stored)) + "\n")
         self.on_progress(self.copied_bytes + self.kept_bytes)
@@ -355,11 +359,11 @@ class _Backup:
         self.disk.replace(str(self.target / MANIFEST), _encode(manifest))
         (self.target / PARTIAL).unlink(missing_ok=True)
         # Files that only the previous backup needed are deleted last.
-        wanted = {each.name for each in manifest.files}
+        needed = {each.name for each in manifest.files}
         for folder, _, names in os.walk(self.target / STORED):
             for name in names:
                 path = Path(folder) / name
-                if str(path.relative_to(self.target / STORED)) not in wanted:
+                if str(path.relative_to(self.target / STORED)) not in needed:
                     path.unlink()
 
 
@@ -402,7 +406,7 @@ def _crc_of(path: Path, size: int) -> int:
     return crc
 
 
-def write_checked(path: Path, pieces: Iterator[bytes], wanted: Stored) -> None:
+def write_checked(path: Path, pieces: Iterator[bytes], expected: StoredFile) -> None:
     """Copies atomically: complete, checked and synced, or not at all."""
     part = path.with_name(path.name + ".part")
     crc = size = 0
@@ -412,7 +416,7 @@ def write_checked(path: Path, pieces: Iterator[bytes], wanted: Stored) -> None:
             crc, size = zlib.crc32(piece, crc), size + len(piece)
         out.flush()
         os.fsync(out.fileno())
-    if (crc, size) != (wanted.crc, wanted.size):
+    if (crc, size) != (expected.crc, expected.size):
         part.unlink()
         # A segment was truncated and rewritten meanwhile; for a stored file, damage.
         raise FileNotFoundError(errno.ENOENT, "changed while it was copied", str(path))
@@ -428,11 +432,11 @@ def _encode(manifest: Manifest) -> bytes:
     return json.dumps({"crc": zlib.crc32(body)}).encode() + b"\n" + body + b"\n"
 
 
-def _stored(fields: dict[str, object]) -> Stored:
-    stored = Stored(**fields)  # type: ignore[arg-type]  # Wrong fields are a TypeError, which callers expect.
+def _stored(fields: dict[str, object]) -> StoredFile:
+    stored = StoredFile(**fields)  # type: ignore[arg-type]  # Wrong fields are a TypeError, which callers expect.
     path = PurePosixPath(stored.path)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"{stored.path} lies outside of a data folder")
+        raise ValueError(f"{stored.path} is outside the data folder")
     return stored
 
 
@@ -445,13 +449,13 @@ def read_manifest(backup: Path) -> Manifest:
             raise BackupFault(f"{backup / MANIFEST} is damaged")
         fields = json.loads(body)
         if fields.pop("version") != VERSION:
-            raise BackupFault(f"{backup / MANIFEST} is of a later version than this program knows")
+            raise BackupFault(f"{backup / MANIFEST} was written by a newer version of Millpond")
         return Manifest(**{**fields, "files": tuple(map(_stored, fields["files"]))})
     except (ValueError, KeyError, TypeError) as fault:
         raise BackupFault(f"{backup / MANIFEST} cannot be read: {fault}") from fault
 
 
-def _partial(backup: Path) -> Iterator[Stored]:
+def _partial(backup: Path) -> Iterator[StoredFile]:
     try:
         lines = (backup / PARTIAL).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

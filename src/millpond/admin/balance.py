@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.admin.placement import Held, Load, Planned
+from millpond.admin.placement import PartitionPlacement, Placement, PlannedMove
 from millpond.base.ids import TopicPartition
 
 BYTES_APART: Final = 0.1
@@ -29,9 +29,9 @@ NEIGHBOURS: Final = 8
 """Candidates of about the right size that are considered for an exchange."""
 
 
-def plan_balance(load: Load, traffic: Mapping[TopicPartition, float] | None = None) -> list[Planned]:
+def plan_balance(placement: Placement, traffic: Mapping[TopicPartition, float] | None = None) -> list[PlannedMove]:
     """The moves that balance the cluster. `traffic` is the write rate of each partition, in bytes per second."""
-    table = _Table(load)
+    table = _Table(placement)
     table.empty_drained()
     while table.spread_over_racks() or table.level_counts() or table.level_bytes():
         pass
@@ -39,38 +39,38 @@ def plan_balance(load: Load, traffic: Mapping[TopicPartition, float] | None = No
     return table.moves()
 
 
-def plan_drain(load: Load) -> list[Planned]:
+def plan_drain(placement: Placement) -> list[PlannedMove]:
     """The moves that empty the drained nodes, as far as the others can take it; nothing else moves."""
-    table = _Table(load)
+    table = _Table(placement)
     table.empty_drained()
-    return [move for move in table.moves() if set(move.before) & load.drained]
+    return [move for move in table.moves() if set(move.before) & placement.drained]
 
 
-def plan_leaders(load: Load, traffic: Mapping[TopicPartition, float] | None = None) -> list[Planned]:
+def plan_leaders(placement: Placement, traffic: Mapping[TopicPartition, float] | None = None) -> list[PlannedMove]:
     """Changes of leaders only: the same replicas in another order, without copying."""
-    table = _Table(load)
+    table = _Table(placement)
     table.level_leaders(traffic or {})
     return table.moves()
 
 
-def stuck_on_drained(load: Load, moves: Iterable[Planned]) -> list[TopicPartition]:
+def stuck_on_drained(placement: Placement, moves: Iterable[PlannedMove]) -> list[TopicPartition]:
     """The partitions that keep a replica on a drained node, because there are too few others."""
-    after = {partition: held.target for partition, held in load.partitions.items()}
+    after = {partition: held.target for partition, held in placement.partitions.items()}
     after |= {move.partition: move.target for move in moves}
-    return sorted(partition for partition, replicas in after.items() if set(replicas) & load.drained)
+    return sorted(partition for partition, replicas in after.items() if set(replicas) & placement.drained)
 
 
-def unled(load: Load, moves: Iterable[Planned]) -> list[TopicPartition]:
+def unled(placement: Placement, moves: Iterable[PlannedMove]) -> list[TopicPartition]:
     """The partitions that do not move, but whose first replica could lead and does not."""
     moved = {move.partition for move in moves}
     return sorted(
         partition
-        for partition, held in load.partitions.items()
+        for partition, held in placement.partitions.items()
         if partition not in moved
         and held.leader >= 0
         and held.leader != held.replicas[0]
         and held.replicas[0] in held.in_sync
-        and held.replicas[0] in load.racks
+        and held.replicas[0] in placement.racks
     )
 
 
@@ -83,11 +83,11 @@ class Share:
     leads: int = 0
 
 
-def shares(load: Load, moves: Iterable[Planned] | None = None) -> dict[int, Share]:
+def shares(placement: Placement, moves: Iterable[PlannedMove] | None = None) -> dict[int, Share]:
     """The share of every live node: now, or after these moves, when all first replicas lead."""
     targets = None if moves is None else {move.partition: move.target for move in moves}
-    shares = dict.fromkeys(sorted(load.racks), Share())
-    for partition, held in load.partitions.items():
+    shares = dict.fromkeys(sorted(placement.racks), Share())
+    for partition, held in placement.partitions.items():
         replicas = held.before if targets is None else targets.get(partition, held.target)
         leader = held.leader if targets is None else replicas[0]
         for node in replicas:
@@ -100,12 +100,12 @@ def shares(load: Load, moves: Iterable[Planned] | None = None) -> dict[int, Shar
 class _Table:
     """The placement after the changes so far."""
 
-    def __init__(self, load: Load) -> None:
-        self._load = load
-        self.nodes = sorted(node for node in load.racks if node not in load.drained)
+    def __init__(self, placement: Placement) -> None:
+        self._placement = placement
+        self.nodes = sorted(node for node in placement.racks if node not in placement.drained)
         """Nodes that may get replicas."""
-        self._replicas = {partition: list(held.target) for partition, held in load.partitions.items()}
-        self._loose = {each for each, held in load.partitions.items() if self._is_loose(held)}
+        self._replicas = {partition: list(held.target) for partition, held in placement.partitions.items()}
+        self._loose = {each for each, held in placement.partitions.items() if self._is_loose(held)}
         self._on: dict[int, dict[TopicPartition, None]] = {node: {} for node in self.nodes}
         """The partitions of each node that may move."""
         self._counts: Counter[int] = Counter()
@@ -115,12 +115,12 @@ class _Table:
             for node in replicas:
                 self._count(partition, node, 1)
 
-    def _is_loose(self, held: Held) -> bool:
-        there = [node for node in held.replicas if node not in self._load.drained]
+    def _is_loose(self, held: PartitionPlacement) -> bool:
+        there = [node for node in held.replicas if node not in self._placement.drained]
         return not held.is_moving and held.leader >= 0 and set(there) <= set(held.in_sync)
 
     def _size(self, partition: TopicPartition) -> int:
-        return self._load.partitions[partition].size_bytes
+        return self._placement.partitions[partition].size_bytes
 
     def _count(self, partition: TopicPartition, node: int, change: int) -> None:
         self._counts[node] += change
@@ -139,7 +139,7 @@ class _Table:
         self._count(partition, target, 1)
 
     def _racks(self, replicas: Iterable[int]) -> int:
-        return len({self._load.racks.get(node, "") for node in replicas})
+        return len({self._placement.racks.get(node, "") for node in replicas})
 
     def _may_shift(self, partition: TopicPartition, source: int, target: int) -> bool:
         replicas = self._replicas[partition]
@@ -148,13 +148,13 @@ class _Table:
         after = [target if node == source else node for node in replicas]
         return self._racks(after) >= self._racks(replicas)
 
-    def moves(self) -> list[Planned]:
+    def moves(self) -> list[PlannedMove]:
         """The moves, the smallest first; moves under way already are included."""
         moves = []
-        for partition, held in self._load.partitions.items():
+        for partition, held in self._placement.partitions.items():
             target = tuple(self._replicas[partition])
             if held.is_moving or target != held.replicas:
-                moves.append(Planned(partition, held.before, target, held.size_bytes))
+                moves.append(PlannedMove(partition, held.before, target, held.size_bytes))
         return sorted(moves, key=lambda move: (bool(move.adding), move.bytes_to_copy, move.partition))
 
     # Replicas.
@@ -162,7 +162,7 @@ class _Table:
     def empty_drained(self) -> None:
         for partition in sorted(self._loose):
             replicas = self._replicas[partition]
-            for source in [node for node in replicas if node in self._load.drained]:
+            for source in [node for node in replicas if node in self._placement.drained]:
                 free = [node for node in self.nodes if node not in replicas]
                 if not free:
                     continue
@@ -183,14 +183,14 @@ class _Table:
 
     def spread_over_racks(self) -> bool:
         """Moves a replica from a rack with several of its partition to one with none; whether it did."""
-        racks = {self._load.racks[node] for node in self.nodes}
+        racks = {self._placement.racks[node] for node in self.nodes}
         changed = False
         for partition in sorted(self._loose) if len(racks) > 1 else ():
             replicas = self._replicas[partition]
             while True:
-                taken = Counter(self._load.racks.get(node, "") for node in replicas)
-                sources = [node for node in replicas if taken[self._load.racks.get(node, "")] > 1]
-                free = [node for node in self.nodes if self._load.racks[node] not in taken]
+                taken = Counter(self._placement.racks.get(node, "") for node in replicas)
+                sources = [node for node in replicas if taken[self._placement.racks.get(node, "")] > 1]
+                free = [node for node in self.nodes if self._placement.racks[node] not in taken]
                 if not sources or not free:
                     break
                 source = max(sources, key=lambda node: (self._counts[node], replicas.index(node)))

@@ -20,14 +20,14 @@ class Leaderless(Refused):
     """A partition that would have to be read has no leader."""
 
 
-def unknown(what: str, name: str, known: Iterable[str], otherwise: str) -> Refused:
+def unknown(what: str, name: str, names: Iterable[str], otherwise: str) -> Refused:
     """Something does not exist; suggests the nearest name, or `otherwise`."""
-    near = nearest(name, known)
+    near = nearest(name, names)
     return Refused(f"There is no {what} {name}" + (f"; {otherwise}." if near == "." and otherwise else near))
 
 
-def unknown_topic(topic: str, known: Iterable[str], *, to_create: bool = True) -> Refused:
-    return unknown("topic", topic, known, f"create it with `millpond topic create {topic}`" if to_create else "")
+def unknown_topic(topic: str, names: Iterable[str], *, to_create: bool = True) -> Refused:
+    return unknown("topic", topic, names, f"create it with `millpond topic create {topic}`" if to_create else "")
 
 
 def unknown_partition(topic: str, index: int, count: int) -> Refused:

@@ -47,7 +47,7 @@ class FeatureFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _NodeFeatures:
     supported: Mapping[str, Levels]
     final: Mapping[str, int]
     epoch: int
@@ -55,23 +55,23 @@ class _Told:
 
 def describe_features(cluster: Cluster) -> tuple[FeatureFacts, ...]:
     """Every supported or finalized feature. The finalized levels come from the node with the newest metadata."""
-    told: dict[int, _Told] = {}
+    answers: dict[int, _NodeFeatures] = {}
     silent = []
     for node_id in sorted(cluster.addresses()):
         try:
-            told[node_id] = _ask(cluster, node_id)
+            answers[node_id] = _ask(cluster, node_id)
         except (ClientError, RemoteError):
             silent.append(node_id)
-    if not told:
+    if not answers:
         return ()
-    final = max(told.values(), key=lambda each: each.epoch).final
-    names = {*final, *(name for each in told.values() for name in each.supported)}
+    final = max(answers.values(), key=lambda each: each.epoch).final
+    names = {*final, *(name for each in answers.values() for name in each.supported)}
     order = [*FEATURES, *sorted(names - FEATURES.keys())]
     return tuple(
         FeatureFacts(
             name,
             final.get(name, 0),
-            {node_id: each.supported.get(name) for node_id, each in told.items()},
+            {node_id: each.supported.get(name) for node_id, each in answers.items()},
             tuple(silent),
         )
         for name in order
@@ -79,11 +79,11 @@ def describe_features(cluster: Cluster) -> tuple[FeatureFacts, ...]:
     )
 
 
-def _ask(cluster: Cluster, node_id: int) -> _Told:
+def _ask(cluster: Cluster, node_id: int) -> _NodeFeatures:
     request = m.ApiVersionsRequest(client_software_name=SOFTWARE, client_software_version=__version__)
     response = cluster.broker(node_id).ask(request, m.ApiVersionsResponse)
-    check(response.error_code, f"node {node_id} does not say what it supports")
-    return _Told(
+    check(response.error_code, f"node {node_id} does not report its features")
+    return _NodeFeatures(
         {each.name: Levels(each.min_version, each.max_version) for each in response.supported_features},
         {each.name: each.max_version_level for each in response.finalized_features},
         response.finalized_features_epoch,
@@ -104,8 +104,8 @@ def update_features(
 
     def ask() -> None:
         response = cluster.any().ask(request, m.UpdateFeaturesResponse)
-        check(response.error_code, "the levels stay as they are", response.error_message)
+        check(response.error_code, "the feature levels were not changed", response.error_message)
         for result in response.results:
-            check(result.error_code, f"{result.feature} stays as it is", result.error_message)
+            check(result.error_code, f"{result.feature} was not changed", result.error_message)
 
     cluster.retrying("change the levels of features", ask)

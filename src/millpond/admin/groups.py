@@ -1,4 +1,4 @@
-"""Consumer groups: lists, describes and deletes them, and commits offsets for them."""
+"""Consumer groups and share groups: lists, describes and deletes them, and commits offsets for consumer groups."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ DEAD: Final = "dead"
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
+SHARE: Final = "share"
+"""Its members share the records of a partition; it commits no offsets."""
 
 _STATES: Final = {
     "Stable": STABLE,
@@ -80,16 +82,20 @@ class Group:
         return {partition: member for member in self.members for partition in member.partitions}
 
 
-def list_groups(cluster: Cluster) -> list[GroupListing]:
-    """Every consumer group, by name. Every broker must answer: a partial list would look complete."""
+def list_groups(cluster: Cluster, *, with_share: bool = False) -> list[GroupListing]:
+    """Every consumer group, by name. Every broker must answer: a partial list would look complete.
+
+    `with_share` adds share groups.
+    """
+    wanted = (_CONSUMERS, "", SHARE) if with_share else (_CONSUMERS, "")
 
     def attempt() -> list[GroupListing]:
         listed: dict[str, GroupListing] = {}
         for connection in cluster.brokers():
             response = connection.ask(m.ListGroupsRequest(), m.ListGroupsResponse)
-            check(response.error_code, "A broker does not say what groups it has")
+            check(response.error_code, "A broker cannot list its groups")
             for each in response.groups:
-                if each.protocol_type in (_CONSUMERS, ""):
+                if each.protocol_type in wanted:
                     kind = each.group_type.lower() or CLASSIC
                     listed[each.group_id] = GroupListing(each.group_id, _state(each.group_state), kind)
         return sorted(listed.values(), key=lambda each: each.group)
@@ -103,8 +109,8 @@ def find_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
     for group in groups:
         # A group that only has offsets is empty, not dead.
         if group.state == DEAD:
-            others = [each.group for each in list_groups(cluster) if each.group != group.id]
-            raise unknown("group", group.id, others, "see those that are there with `millpond group list`")
+            others = [each.group for each in list_groups(cluster, with_share=True) if each.group != group.id]
+            raise unknown("group", group.id, others, "list them with `millpond group list`")
     return groups
 
 
@@ -116,19 +122,20 @@ def describe_group(cluster: Cluster, name: str) -> Group:
             group = _describe_consumer(cluster, name)
         except Unsupported:
             group = None
-        return _describe_classic(cluster, name) if group is None else group
+        group = group or _describe_classic(cluster, name)
+        return (_describe_share(cluster, name) or group) if group.state == DEAD else group
 
     return cluster.retrying(f"describe group {name}", attempt)
 
 
-def commit_offsets(cluster: Cluster, name: str, wanted: Mapping[TopicPartition, int]) -> None:
+def commit_offsets(cluster: Cluster, name: str, new_offsets: Mapping[TopicPartition, int]) -> None:
     """Commits offsets for a group without members."""
     try:
-        offsets.commit_group(cluster, name, wanted)
+        offsets.commit_group(cluster, name, new_offsets)
     except Answered as refusal:
         if refusal.code in _JOINED:
             raise Refused(
-                f"Group {name} keeps its offsets: a member has joined meanwhile; stop it and try again."
+                f"Group {name} keeps its offsets: a member has joined in the meantime; stop it and try again."
             ) from None
         raise
 
@@ -159,7 +166,7 @@ def refuse_if_active(group: Group, to_do: str) -> None:
     named += f" and {count - NAMED_MAX} more" if count > NAMED_MAX else ""
     raise Refused(
         f"Group {group.id} has {count} active member{'' if count == 1 else 's'} ({named}): stop "
-        f"{'it' if count == 1 else 'them'} first {to_do}; one that died leaves when its session times out."
+        f"{'it' if count == 1 else 'them'} first {to_do}; a dead member leaves when its session times out."
     )
 
 
@@ -188,6 +195,36 @@ def _describe_consumer(cluster: Cluster, name: str) -> Group | None:
         for each in group.members
     ]
     return _group(cluster, name, _state(group.group_state), CONSUMER, group.assignor_name, members)
+
+
+def _describe_share(cluster: Cluster, name: str) -> Group | None:
+    """The group, if it is a share group."""
+    request = m.ShareGroupDescribeRequest(group_ids=[name])
+    try:
+        response = cluster.ask_coordinator(
+            "group", name, request, m.ShareGroupDescribeResponse, lambda each: each.groups[0].error_code
+        )
+    except Unsupported:
+        return None
+    (group,) = response.groups
+    if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        return None
+    check(group.error_code, f"Group {name} cannot be described", group.error_message)
+    members = [
+        _member(
+            each.member_id,
+            None,
+            each.client_id,
+            each.client_host,
+            [
+                TopicPartition(topic.topic_name, index)
+                for topic in each.assignment.topic_partitions
+                for index in topic.partitions
+            ],
+        )
+        for each in group.members
+    ]
+    return _group(cluster, name, _state(group.group_state), SHARE, group.assignor_name, members)
 
 
 def _describe_classic(cluster: Cluster, name: str) -> Group:

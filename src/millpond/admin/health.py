@@ -52,7 +52,7 @@ class Health:
         return (each for each in self.groups if (each.behind_ms or 0) > behind_ms)
 
 
-def look_at_health(cluster: Cluster) -> Health:
+def read_health(cluster: Cluster) -> Health:
     nodes = describe_nodes(cluster)
     disks = tuple(disk for node in nodes.nodes if node.address is not None for disk in _disks(cluster, node.node_id))
     groups: list[GroupLag] = []

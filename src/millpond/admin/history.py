@@ -60,10 +60,10 @@ def read_history(
     cluster: Cluster, group: str, *, limit: int = 10, since_ms: int | None = None, topic: str = TOPIC
 ) -> list[GroupRebalance] | None:
     """The last rebalances of the group, oldest first; None if the cluster has no history."""
-    known = cluster.topics([topic])
-    if topic not in known:
+    topics = cluster.topics([topic])
+    if topic not in topics:
         return None
-    bounds = bounds_of(cluster, [TopicPartition(topic, index) for index in known[topic].partitions])
+    bounds = bounds_of(cluster, [TopicPartition(topic, index) for index in topics[topic].partitions])
     starts = {each: bound.start for each, bound in bounds.items()}
     if since_ms is not None:
         starts = resolve(cluster, bounds, Since(since_ms))

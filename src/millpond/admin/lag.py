@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.admin.groups import Group, find_groups
+from millpond.admin.groups import SHARE, Group, find_groups
 from millpond.admin.offsets import Bounds, bounds_of
 from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.base.named_tuple import NamedTuple
 from millpond.remote.cluster import Cluster
+from millpond.remote.errors import check
 from millpond.remote.offsets import committed_by_group
 from millpond.remote.reader import first_or_end
+from millpond.wire import messages as m
 
 LOOK_SECONDS_MAX: Final = 3.0
 LOOKS_MAX: Final = 500
@@ -42,9 +44,9 @@ class Sample:
 
     def partitions_of(self, group: Group) -> set[TopicPartition]:
         """Every partition of the topics that the group reads, including those without a committed offset."""
-        known = group.owners.keys() | self.committed[group.id].keys()
-        topics = {each.topic for each in known}
-        return known | {each for each in self.bounds if each.topic in topics}
+        partitions = group.owners.keys() | self.committed[group.id].keys()
+        topics = {each.topic for each in partitions}
+        return partitions | {each for each in self.bounds if each.topic in topics}
 
     def position(self, group: str, partition: TopicPartition) -> int | None:
         """The next offset of the group: without a committed offset, the start. None if unknown."""
@@ -57,13 +59,40 @@ class Sample:
 def take_sample(cluster: Cluster, groups: Iterable[Group]) -> Sample:
     groups = list(groups)
     # Offsets before ends: otherwise a busy group would seem to be ahead of its topic.
-    committed = {group.id: committed_by_group(cluster, group.id) for group in groups}
+    committed = {group.id: _progress_of(cluster, group) for group in groups}
     names = {each.topic for offsets in committed.values() for each in offsets}
     names.update(each.topic for group in groups for each in group.owners)
     topics = cluster.topics(names) if names else {}
     # A deleted topic, or a partition without a leader, has no bounds.
     led = led_partitions(topics.values())
     return Sample(time.monotonic(), committed, bounds_of(cluster, sorted(led)))
+
+
+def _progress_of(cluster: Cluster, group: Group) -> Mapping[TopicPartition, int]:
+    """Committed offsets; of a share group, the first offset that is not finished."""
+    if group.type != SHARE:
+        return committed_by_group(cluster, group.id)
+    kind = m.DescribeShareGroupOffsetsRequest
+    request = kind(groups=[kind.DescribeShareGroupOffsetsRequestGroup(group_id=group.id, topics=None)])
+
+    def attempt() -> Mapping[TopicPartition, int]:
+        response = cluster.ask_coordinator(
+            "group",
+            group.id,
+            request,
+            m.DescribeShareGroupOffsetsResponse,
+            lambda each: each.groups[0].error_code,
+        )
+        (answer,) = response.groups
+        check(answer.error_code, f"The offsets of share group {group.id} are not known", answer.error_message)
+        return {
+            TopicPartition(topic.topic_name, each.partition_index): each.start_offset
+            for topic in answer.topics
+            for each in topic.partitions
+            if not each.error_code and each.start_offset >= 0
+        }
+
+    return cluster.retrying(f"ask for the offsets of share group {group.id}", attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +152,8 @@ class GroupLag:
     def catch_up_seconds(self) -> float | None:
         """The group has caught up when its last partition has."""
         times = [each.catch_up_seconds for each in self.partitions if each.lag]
-        known = [each for each in times if each is not None]
-        return max(known) if known and len(known) == len(times) else None
+        finite = [each for each in times if each is not None]
+        return max(finite) if finite and len(finite) == len(times) else None
 
 
 def catch_up(lag: int | None, read_per_second: float | None, written_per_second: float | None) -> float | None:
@@ -209,22 +238,22 @@ def _rate(was: int | None, now: int | None, seconds: float) -> float | None:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
-def look_at_unread(
-    cluster: Cluster, wanted: Mapping[TopicPartition, set[int]]
+def read_unread(
+    cluster: Cluster, next_offsets: Mapping[TopicPartition, set[int]]
 ) -> dict[TopicPartition, dict[int, Unread]]:
     """The next record at each of these offsets, as far as a few seconds allow.
 
     If an offset has no record (a marker, or compacted away), it is the next existing one. Records of open
     transactions count: readers wait for them, too.
     """
-    unread: dict[TopicPartition, dict[int, Unread]] = {each: {} for each in wanted}
+    unread: dict[TopicPartition, dict[int, Unread]] = {each: {} for each in next_offsets}
     deadline = time.monotonic() + LOOK_SECONDS_MAX
     # Groups at different offsets of one partition are looked up one after another.
-    left = {each: sorted(offsets) for each, offsets in wanted.items()}
+    left = {each: sorted(offsets) for each, offsets in next_offsets.items()}
     while left and time.monotonic() < deadline:
         step = {each: offsets.pop(0) for each, offsets in left.items()}
         for each, first in first_or_end(cluster, step, is_up=lambda: time.monotonic() > deadline).items():
@@ -258,4 +287,4 @@ class LagWatch:
             self._samples.popleft()
         before = self._samples[0] if self._samples and self._sample_seconds else None
         self._samples.append(sample)
-        return lags_of(groups, sample, before, look_at_unread(self._cluster, oldest_unread(groups, sample)))
+        return lags_of(groups, sample, before, read_unread(self._cluster, oldest_unread(groups, sample)))

@@ -28,11 +28,11 @@ COMMON: Final[Mapping[str, object]] = {
 """Settings of every librdkafka client."""
 
 _WORDS: Final = {
-    "INVALID_RECORD": "the topic takes no such record; a compacted one wants a key with each (--key-separator).",
+    "INVALID_RECORD": "the topic refuses the record; in a compacted topic each record needs a key (--key-separator).",
     "_TRANSPORT": "the connection was lost; is the node still running?",
     "_ALL_BROKERS_DOWN": "no broker can be reached; is the node still running?",
     "_TIMED_OUT": "no answer came in time; is the node still running?",
-    "_MSG_TIMED_OUT": "the record was not acknowledged in time; `millpond status` says how the nodes are.",
+    "_MSG_TIMED_OUT": "the record was not acknowledged in time; `millpond status` shows the state of the nodes.",
     "MSG_SIZE_TOO_LARGE": "a record is too large; raise -X message.max.bytes and the topic's max.message.bytes.",
     "_UNSUPPORTED_FEATURE": "the cluster is too old for this command.",
     "_AUTHENTICATION": "the cluster refused the credentials; give others with --client-config FILE",

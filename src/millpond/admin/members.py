@@ -9,6 +9,7 @@ from uuid import UUID
 from millpond.admin.errors import Refused
 from millpond.admin.moves import DRAINED
 from millpond.admin.nodes import NodeFacts, describe_nodes
+from millpond.admin.settings import EVERY_NODE, Subject, alter_settings
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import NO_TOPIC_ID
 from millpond.metadata.features import SUPPORTED, features_to_record
@@ -17,12 +18,9 @@ from millpond.remote.errors import check
 from millpond.wire import messages as m
 
 METADATA_TOPIC: Final = "__cluster_metadata"
-BROKER_RESOURCE: Final = 4
 
-EVERY_NODE: Final = ""
 SILENT_MS_MAX: Final = 3_000
 REGISTRATION_VERSION: Final = 4
-_SET: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ class Member:
         return self.facts.node_id
 
     @property
-    def is_there(self) -> bool:
+    def is_active(self) -> bool:
         return self.is_registered and not self.is_fenced
 
 
@@ -66,23 +64,23 @@ def _members(cluster: Cluster) -> Members:
     check(described.error_code, "the cluster does not describe itself", described.error_message)
     registered = {each.broker_id: each for each in described.brokers}
     voters, observers, end_offset = _quorum(cluster)
-    heard_ms = max((each.last_fetch_timestamp for each in voters.values()), default=0)
+    newest_fetch_ms = max((each.last_fetch_timestamp for each in voters.values()), default=0)
     observers = {
         node_id: each
         for node_id, each in observers.items()
         # The quorum remembers recent observers; a joining node fetches all the time.
-        if node_id in registered or heard_ms - each.last_fetch_timestamp < SILENT_MS_MAX
+        if node_id in registered or newest_fetch_ms - each.last_fetch_timestamp < SILENT_MS_MAX
     }
-    known = {**observers, **voters}
-    facts = describe_nodes(cluster, {*registered, *known})
+    states = {**observers, **voters}
+    facts = describe_nodes(cluster, {*registered, *states})
 
     def lag(node_id: int) -> int | None:
-        state = known.get(node_id)
+        state = states.get(node_id)
         return None if state is None or state.log_end_offset < 0 else max(end_offset - state.log_end_offset, 0)
 
     nodes = []
     for each in facts.nodes:
-        broker, state = registered.get(each.node_id), known.get(each.node_id)
+        broker, state = registered.get(each.node_id), states.get(each.node_id)
         nodes.append(
             Member(
                 each,
@@ -104,9 +102,9 @@ def _quorum(cluster: Cluster) -> tuple[_States, _States, int]:
     kind = m.DescribeQuorumRequest
     topic = kind.TopicData(topic_name=METADATA_TOPIC, partitions=[kind.PartitionData(partition_index=0)])
     response = cluster.any().ask(kind(topics=[topic]), m.DescribeQuorumResponse)
-    check(response.error_code, "the cluster does not say who votes", response.error_message)
+    check(response.error_code, "the cluster does not report its voters", response.error_message)
     partition = response.topics[0].partitions[0]
-    check(partition.error_code, "the cluster does not say who votes", partition.error_message)
+    check(partition.error_code, "the cluster does not report its voters", partition.error_message)
     voters = {each.replica_id: each for each in partition.current_voters}
     observers = {each.replica_id: each for each in partition.observers}
     leader = voters.get(partition.leader_id) or observers.get(partition.leader_id)
@@ -162,7 +160,7 @@ def take_number(cluster: Cluster, number: int, newcomer: Newcomer) -> bool:
                 "This program does not support what the cluster has agreed on: install the version that its nodes "
                 "run (`millpond cluster features` shows what each supports)."
             )
-        check(response.error_code, f"the cluster does not let node {number} in")
+        check(response.error_code, f"the cluster refused to register node {number}")
         return True
 
     return cluster.retrying("register the node", attempt)
@@ -170,25 +168,14 @@ def take_number(cluster: Cluster, number: int, newcomer: Newcomer) -> bool:
 
 def set_drained(cluster: Cluster, node_id: int, is_drained: bool) -> None:
     """Marks a node as drained, so that it gets nothing new, or removes the mark."""
-    _set(cluster, str(node_id), DRAINED, "true" if is_drained else "false")
+    alter_settings(
+        cluster, Subject("node", str(node_id)), {DRAINED: "true" if is_drained else "false"}, at_node=False
+    )
 
 
 def require_in_sync(cluster: Cluster, count: int) -> None:
     """Sets the default of min.insync.replicas, for topics that do not override it."""
-    _set(cluster, EVERY_NODE, "min.insync.replicas", str(count))
-
-
-def _set(cluster: Cluster, node: str, name: str, value: str) -> None:
-    kind = m.IncrementalAlterConfigsRequest
-    change = kind.AlterableConfig(name=name, config_operation=_SET, value=value)
-    resource = kind.AlterConfigsResource(resource_type=BROKER_RESOURCE, resource_name=node, configs=[change])
-
-    def attempt() -> None:
-        response = cluster.any().ask(kind(resources=[resource]), m.IncrementalAlterConfigsResponse)
-        for each in response.responses:
-            check(each.error_code, f"{name} is not set", each.error_message)
-
-    cluster.retrying(f"set {name}", attempt)
+    alter_settings(cluster, Subject("node", EVERY_NODE), {"min.insync.replicas": str(count)})
 
 
 def remove_voter(cluster: Cluster, member: Member) -> None:
@@ -200,7 +187,7 @@ def remove_voter(cluster: Cluster, member: Member) -> None:
         if response.error_code != ErrorCode.VOTER_NOT_FOUND:
             check(response.error_code, f"node {member.node_id} keeps its vote", response.error_message)
 
-    cluster.retrying("take the vote away", attempt)
+    cluster.retrying("remove the voter", attempt)
 
 
 def forget_node(cluster: Cluster, node_id: int) -> None:
@@ -209,6 +196,6 @@ def forget_node(cluster: Cluster, node_id: int) -> None:
     def attempt() -> None:
         response = cluster.any().ask(m.UnregisterBrokerRequest(broker_id=node_id), m.UnregisterBrokerResponse)
         if response.error_code != ErrorCode.BROKER_ID_NOT_REGISTERED:
-            check(response.error_code, f"node {node_id} is not forgotten", response.error_message)
+            check(response.error_code, f"node {node_id} was not unregistered", response.error_message)
 
-    cluster.retrying("forget the node", attempt)
+    cluster.retrying("unregister the node", attempt)

@@ -30,7 +30,7 @@ PAUSE_SECONDS: Final = 0.003
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class LogState:
     """A log as it was."""
 
     files: tuple[tuple[str, int], ...]
@@ -40,7 +40,7 @@ class Seen:
     snapshots: tuple[str, ...] = ()
     """Metadata snapshots; only the metadata log has them."""
 
-    def still(self, now: Seen) -> tuple[str, ...] | None:
+    def remaining_in(self, now: LogState) -> tuple[str, ...] | None:
         """The remaining segments, if only old ones were deleted; None if others replaced them.
 
         Compacted segments may lack records that were replaced after the moment.
@@ -55,7 +55,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    logs: Mapping[str, Seen]
+    logs: Mapping[str, LogState]
     """By partition folder, in the order in which they should be copied."""
     is_one: bool
     """Whether no transaction has changed its state meanwhile."""
@@ -74,7 +74,7 @@ def find_moment(source: Path, roots: Sequence[str]) -> Moment:
     return Moment(moment.logs, is_one=False)
 
 
-def _quiet(source: Path, logs: Mapping[str, Seen]) -> Moment:
+def _quiet(source: Path, logs: Mapping[str, LogState]) -> Moment:
     """These logs with their sizes."""
     last = {folder: f"{source}/{folder}/{each.files[-1][0]}" for folder, each in logs.items() if each.files}
     states = [path for folder, path in last.items() if _is_of_transactions(folder)]
@@ -102,7 +102,7 @@ def _folders(source: Path, roots: Iterable[str]) -> list[str]:
     return [folder for _, _, folder in sorted(ranked)]
 
 
-def look_at(folder: Path) -> Seen:
+def look_at(folder: Path) -> LogState:
     """The current files; none if the folder is gone."""
     files, snapshots = [], []
     try:
@@ -115,7 +115,7 @@ def look_at(folder: Path) -> Seen:
                     snapshots.append(entry.name)
     except FileNotFoundError:
         pass
-    return Seen(tuple(sorted(files)), None, tuple(sorted(snapshots)))
+    return LogState(tuple(sorted(files)), None, tuple(sorted(snapshots)))
 
 
 def _is_of_transactions(folder: str) -> bool:

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Final
 
 from millpond.admin.nodes import describe_nodes
-from millpond.admin.placement import Held, Load, Planned
+from millpond.admin.placement import PartitionPlacement, Placement, PlannedMove
+from millpond.admin.settings import Subject, describe_configs
 from millpond.admin.topics import partition_sizes
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster, by_topic
@@ -20,7 +21,6 @@ AT_ONCE: Final = 1_000
 """Partitions per request."""
 
 DRAINED: Final = "broker.drained"
-_BROKER: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +50,23 @@ def _ask(
 ) -> dict[TopicPartition, Answered]:
     kind = m.AlterPartitionReassignmentsRequest
     topics = by_topic(
-        (name, kind.ReassignablePartition(partition_index=index, replicas=None if wanted is None else list(wanted)))
-        for (name, index), wanted in targets.items()
+        (
+            name,
+            kind.ReassignablePartition(partition_index=index, replicas=None if replicas is None else list(replicas)),
+        )
+        for (name, index), replicas in targets.items()
     )
     request = kind(
         topics=[kind.ReassignableTopic(name=name, partitions=each) for name, each in topics.items()],
         timeout_ms=cluster.patience_ms,
     )
     response = cluster.any().ask(request, m.AlterPartitionReassignmentsResponse)
-    check(response.error_code, "No partition moves", response.error_message)
+    check(response.error_code, "No partition was moved", response.error_message)
     refusals = {}
     for topic in response.responses:
         for each in topic.partitions:
             if each.error_code:
-                what = f"{topic.name}-{each.partition_index} does not move"
+                what = f"{topic.name}-{each.partition_index} was not moved"
                 partition = TopicPartition(topic.name, each.partition_index)
                 refusals[partition] = Answered(what, each.error_code, each.error_message)
     return refusals
@@ -75,7 +78,7 @@ def moves_under_way(cluster: Cluster) -> dict[TopicPartition, Move]:
 
     def attempt() -> dict[TopicPartition, Move]:
         response = cluster.any().ask(request, m.ListPartitionReassignmentsResponse)
-        check(response.error_code, "The cluster does not say what moves", response.error_message)
+        check(response.error_code, "The cluster does not report its reassignments", response.error_message)
         return {
             TopicPartition(topic.name, each.partition_index): Move(
                 tuple(each.replicas), tuple(each.adding_replicas), tuple(each.removing_replicas)
@@ -105,7 +108,7 @@ def elect_first(cluster: Cluster, partitions: Iterable[TopicPartition]) -> None:
         cluster.retrying("elect leaders", attempt)
 
 
-def look(cluster: Cluster) -> Load:
+def read_placement(cluster: Cluster) -> Placement:
     """The current placement, with sizes."""
     sizes = partition_sizes(cluster)
     under_way = moves_under_way(cluster)
@@ -117,7 +120,7 @@ def look(cluster: Cluster) -> Load:
         for index, each in topic.partitions.items():
             partition = TopicPartition(name, index)
             move = under_way.get(partition)
-            partitions[partition] = Held(
+            partitions[partition] = PartitionPlacement(
                 each.replicas if move is None else move.replicas,
                 each.in_sync,
                 each.leader,
@@ -125,19 +128,15 @@ def look(cluster: Cluster) -> Load:
                 () if move is None else move.adding,
                 () if move is None else move.removing,
             )
-    return Load(racks, partitions, frozenset(drained_nodes(cluster)))
+    return Placement(racks, partitions, frozenset(drained_nodes(cluster)))
 
 
 def drained_nodes(cluster: Cluster) -> list[int]:
     """The drained nodes; each answers for itself, and Kafka's have no such mark."""
-    kind = m.DescribeConfigsRequest
     drained = []
     for node in cluster.addresses():
-        resource = kind.DescribeConfigsResource(
-            resource_type=_BROKER, resource_name=str(node), configuration_keys=[DRAINED]
-        )
         try:
-            (result,) = cluster.broker(node).ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
+            (result,) = describe_configs(cluster.broker(node), [Subject("node", str(node))], [DRAINED])
         except ClusterError:
             continue
         if any(each.name == DRAINED and each.value == "true" for each in result.configs):
@@ -145,7 +144,7 @@ def drained_nodes(cluster: Cluster) -> list[int]:
     return drained
 
 
-def copied_bytes(cluster: Cluster, moves: Iterable[Planned]) -> int:
+def copied_bytes(cluster: Cluster, moves: Iterable[PlannedMove]) -> int:
     """How many bytes of these moves have been copied."""
     sizes = partition_sizes(cluster)
     return sum(min(sizes.get((node, move.partition), 0), move.size_bytes) for move in moves for node in move.adding)

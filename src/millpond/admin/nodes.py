@@ -55,12 +55,12 @@ class ClusterFacts:
     """Partitions without a leader."""
 
 
-def describe_nodes(cluster: Cluster, known: Collection[int] = ()) -> ClusterFacts:
+def describe_nodes(cluster: Cluster, expected_ids: Collection[int] = ()) -> ClusterFacts:
     """All nodes in the order of their ids, including those `known` to belong to the cluster."""
-    return cluster.retrying("ask for the nodes", lambda: _facts(cluster, known))
+    return cluster.retrying("ask for the nodes", lambda: _facts(cluster, expected_ids))
 
 
-def _facts(cluster: Cluster, known: Collection[int]) -> ClusterFacts:
+def _facts(cluster: Cluster, expected_ids: Collection[int]) -> ClusterFacts:
     response = cluster.any().ask(m.MetadataRequest(topics=None, allow_auto_topic_creation=False), m.MetadataResponse)
     check(response.error_code, "the cluster does not describe itself")
     brokers = {each.node_id: each for each in response.brokers}
@@ -85,7 +85,7 @@ def _facts(cluster: Cluster, known: Collection[int]) -> ClusterFacts:
                 if node_id not in each.isr_nodes:
                     behind.setdefault(node_id, []).append(partition)
     nodes = []
-    for node_id in sorted({*brokers, *replicas, *known}):
+    for node_id in sorted({*brokers, *replicas, *expected_ids}):
         broker = brokers.get(node_id)
         nodes.append(
             NodeFacts(

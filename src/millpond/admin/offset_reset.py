@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from millpond.admin.errors import Refused, unknown_partition
-from millpond.admin.groups import Group, commit_offsets, describe_group, refuse_if_active
+from millpond.admin.groups import SHARE, Group, commit_offsets, describe_group, refuse_if_active
 from millpond.admin.offsets import At, Bounds, Point, bounds_of, resolve
 from millpond.admin.topics import find_topics
 from millpond.base.ids import TopicPartition
@@ -63,12 +63,12 @@ def plan_reset(
     `topics` maps names to partitions, or None for all of them.
     """
 
-    def wanted(before: _Offsets, bounds: Mapping[TopicPartition, Bounds]) -> _Offsets:
+    def new_offsets(before: _Offsets, bounds: Mapping[TopicPartition, Bounds]) -> _Offsets:
         if isinstance(target, Shift | At):
             return {each: _aimed(each, before.get(each), target) for each in bounds}
         return resolve(cluster, bounds, target)
 
-    return _plan(cluster, name, list(topics), wanted)
+    return _plan(cluster, name, list(topics), new_offsets)
 
 
 def plan_agreed(
@@ -82,7 +82,7 @@ def plan_agreed(
         lambda _, bounds: {each: agreed[each][1] if each in agreed else bound.end for each, bound in bounds.items()},
     )
     if plan.offsets != agreed:
-        raise Refused("The offsets have changed since the preview: look at it again. Nothing was changed.")
+        raise Refused("The offsets have changed since the preview: preview them again. Nothing was changed.")
     return plan
 
 
@@ -90,15 +90,17 @@ def _plan(
     cluster: Cluster,
     name: str,
     topics: list[tuple[str, Iterable[int] | None]],
-    wanted: Callable[[_Offsets, Mapping[TopicPartition, Bounds]], _Offsets],
+    choose_offsets: Callable[[_Offsets, Mapping[TopicPartition, Bounds]], _Offsets],
 ) -> ResetPlan:
     """`wanted` computes the new offset from the committed offset and the bounds of the partition."""
     group = describe_group(cluster, name)
+    if group.type == SHARE:
+        raise Refused(f"Group {name} is a share group, which commits no offsets: use `kafka-share-groups.sh`.")
     refuse_if_active(group, "to reset it")
     partitions = _partitions(cluster, topics)
     before = committed_by_group(cluster, name)
     bounds = bounds_of(cluster, partitions)
-    after = wanted(before, bounds)
+    after = choose_offsets(before, bounds)
     return ResetPlan(group, tuple(_step(each, before.get(each), after[each], bounds[each]) for each in partitions))
 
 
@@ -107,15 +109,15 @@ def apply_reset(cluster: Cluster, plan: ResetPlan) -> None:
 
 
 def _partitions(cluster: Cluster, topics: list[tuple[str, Iterable[int] | None]]) -> list[TopicPartition]:
-    known = find_topics(cluster, [name for name, _ in topics], to_create=False)
-    wanted: dict[TopicPartition, None] = {}
+    infos = find_topics(cluster, [name for name, _ in topics], to_create=False)
+    partitions: dict[TopicPartition, None] = {}
     for name, indexes in topics:
-        there = known[name].partitions
+        there = infos[name].partitions
         for index in sorted(there) if indexes is None else indexes:
             if index not in there:
                 raise unknown_partition(name, index, len(there))
-            wanted[TopicPartition(name, index)] = None
-    return list(wanted)
+            partitions[TopicPartition(name, index)] = None
+    return list(partitions)
 
 
 def _aimed(partition: TopicPartition, before: int | None, target: Shift | At) -> int:
@@ -129,11 +131,11 @@ def _aimed(partition: TopicPartition, before: int | None, target: Shift | At) ->
     return before + target.count
 
 
-def _step(partition: TopicPartition, before: int | None, wanted: int, bound: Bounds) -> Step:
-    after = min(max(bound.start, wanted), bound.end)
+def _step(partition: TopicPartition, before: int | None, target: int, bound: Bounds) -> Step:
+    after = min(max(bound.start, target), bound.end)
     note = ""
-    if after > wanted:
-        note = f"the log begins at {bound.start}, so {wanted} became {after}."
-    elif after < wanted:
-        note = f"the log ends at {bound.end}, so {wanted} became {after}."
+    if after > target:
+        note = f"the log begins at {bound.start}, so {target} became {after}."
+    elif after < target:
+        note = f"the log ends at {bound.end}, so {target} became {after}."
     return Step(partition, before, after, note)

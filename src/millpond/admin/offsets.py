@@ -58,10 +58,10 @@ def bounds_of(
     cluster: Cluster, partitions: Iterable[TopicPartition], isolation: Isolation = "read_uncommitted"
 ) -> dict[TopicPartition, Bounds]:
     """With read_committed a partition ends at the first open transaction."""
-    wanted = list(partitions)
-    starts = offsets.earliest(cluster, wanted)
-    ends = offsets.latest(cluster, wanted, isolation)
-    return {each: Bounds(starts[each], ends[each]) for each in wanted}
+    listed = list(partitions)
+    starts = offsets.earliest(cluster, listed)
+    ends = offsets.latest(cluster, listed, isolation)
+    return {each: Bounds(starts[each], ends[each]) for each in listed}
 
 
 def resolve(cluster: Cluster, bounds: Mapping[TopicPartition, Bounds], point: Point) -> dict[TopicPartition, int]:

@@ -11,7 +11,7 @@ from millpond.base.ids import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PartitionPlacement:
     """A partition: its replicas, the preferred leader first, and their size."""
 
     replicas: tuple[int, ...]
@@ -39,21 +39,21 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Placement:
     """The placement of all partitions."""
 
     racks: Mapping[int, str]
     """The rack of every live node."""
-    partitions: Mapping[TopicPartition, Held]
+    partitions: Mapping[TopicPartition, PartitionPlacement]
     drained: frozenset[int] = frozenset()
     """Drained nodes."""
 
-    def of_topic(self, topic: str) -> dict[TopicPartition, Held]:
+    def of_topic(self, topic: str) -> dict[TopicPartition, PartitionPlacement]:
         return {each: held for each, held in self.partitions.items() if each.topic == topic}
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedMove:
     """A partition that should move."""
 
     partition: TopicPartition
@@ -70,29 +70,29 @@ class Planned:
         return self.size_bytes * len(self.adding)
 
 
-def seconds_at(moves: Iterable[Planned], rate: int) -> float:
+def seconds_at(moves: Iterable[PlannedMove], rate: int) -> float:
     """The minimum duration at this rate of bytes per second for each node, in and out: that of the busiest node."""
-    given: Counter[int] = Counter()
-    taken: Counter[int] = Counter()
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
     for move in moves:
-        given[move.before[0]] += move.bytes_to_copy
+        sent[move.before[0]] += move.bytes_to_copy
         for node in move.adding:
-            taken[node] += move.size_bytes
-    return max((*given.values(), *taken.values()), default=0) / rate
+            received[node] += move.size_bytes
+    return max((*sent.values(), *received.values()), default=0) / rate
 
 
-def waited_for(load: Load, moves: Iterable[Planned]) -> list[int]:
+def waited_for(placement: Placement, moves: Iterable[PlannedMove]) -> list[int]:
     """The nodes that are down and that these moves would wait for."""
-    return sorted({node for move in moves for node in move.target if node not in load.racks})
+    return sorted({node for move in moves for node in move.target if node not in placement.racks})
 
 
-def outdated(moves: Iterable[Planned], then: Load, now: Load) -> list[Planned]:
+def outdated(moves: Iterable[PlannedMove], then: Placement, now: Placement) -> list[PlannedMove]:
     """The moves of an older plan that no longer fit the current placement.
 
     The partition is gone or has other replicas, or a target node is gone or drained.
     """
 
-    def fits(move: Planned) -> bool:
+    def fits(move: PlannedMove) -> bool:
         before, after = then.partitions.get(move.partition), now.partitions.get(move.partition)
         if before is None or after is None:
             return False
@@ -103,59 +103,61 @@ def outdated(moves: Iterable[Planned], then: Load, now: Load) -> list[Planned]:
     return [move for move in moves if not fits(move)]
 
 
-def plan_move(load: Load, topic: str, indexes: Collection[int], target: Sequence[int]) -> list[Planned]:
+def plan_move(placement: Placement, topic: str, indexes: Collection[int], target: Sequence[int]) -> list[PlannedMove]:
     """Moves these partitions of a topic, or all of them, to these nodes."""
-    held = load.of_topic(topic)
+    held = placement.of_topic(topic)
     for index in indexes:
         if TopicPartition(topic, index) not in held:
             raise Refused(f"{topic} has no partition {index}: it has 0 to {len(held) - 1}.")
-    _check_nodes(load, target)
+    _check_nodes(placement, target)
     return [
-        Planned(partition, each.before, tuple(target), each.size_bytes)
+        PlannedMove(partition, each.before, tuple(target), each.size_bytes)
         for partition, each in held.items()
         if (not indexes or partition.partition in indexes) and (each.is_moving or each.replicas != tuple(target))
     ]
 
 
-def _check_nodes(load: Load, nodes: Sequence[int]) -> None:
+def _check_nodes(placement: Placement, nodes: Sequence[int]) -> None:
     if len(set(nodes)) < len(nodes):
         raise Refused(f"A node is named twice: {','.join(map(str, nodes))}.")
-    if unknown := [each for each in nodes if each not in load.racks]:
-        raise Refused(f"There is no node {unknown[0]} now; there are {_listed(load.racks)}.")
+    if unknown := [each for each in nodes if each not in placement.racks]:
+        raise Refused(f"There is no node {unknown[0]} now; there are {_listed(placement.racks)}.")
 
 
 def _listed(nodes: Collection[int]) -> str:
     return ", ".join(map(str, sorted(nodes)))
 
 
-def plan_factor(load: Load, topics: Collection[str], factor: int) -> list[Planned]:
+def plan_factor(placement: Placement, topics: Collection[str], factor: int) -> list[PlannedMove]:
     """Gives every partition of these topics this many replicas: new ones go to the nodes with the fewest, in other
     racks.
 
     Removal starts with the last replicas, those out of sync first; the leader stays.
     """
-    takers = [node for node in load.racks if node not in load.drained]
-    if factor > len(takers):
-        raise Refused(f"{factor} replicas need as many nodes, and {len(takers)} are there: {_listed(takers)}.")
-    counts = Counter(node for held in load.partitions.values() for node in held.replicas)
+    candidates = [node for node in placement.racks if node not in placement.drained]
+    if factor > len(candidates):
+        raise Refused(
+            f"{factor} replicas need as many nodes, and {len(candidates)} are there: {_listed(candidates)}."
+        )
+    counts = Counter(node for held in placement.partitions.values() for node in held.replicas)
     moves = []
-    for partition, held in load.partitions.items():
+    for partition, held in placement.partitions.items():
         if partition.topic not in topics:
             continue
         target = list(held.target)
         while len(target) > factor:
             target.remove(max(target, key=lambda each: _usefulness(held, each)))
         while len(target) < factor:
-            taken = {load.racks.get(each) for each in target}
-            free = [each for each in takers if each not in target]
-            node = min(free, key=lambda each: (load.racks[each] in taken, counts[each], each))
+            racks = {placement.racks.get(each) for each in target}
+            free = [each for each in candidates if each not in target]
+            node = min(free, key=lambda each: (placement.racks[each] in racks, counts[each], each))
             target.append(node)
             counts[node] += 1
         if tuple(target) != held.replicas:
-            moves.append(Planned(partition, held.before, tuple(target), held.size_bytes))
+            moves.append(PlannedMove(partition, held.before, tuple(target), held.size_bytes))
     return moves
 
 
-def _usefulness(held: Held, node: int) -> tuple[bool, bool, int]:
+def _usefulness(held: PartitionPlacement, node: int) -> tuple[bool, bool, int]:
     """The larger, the sooner it is removed."""
     return node not in held.in_sync, node != held.leader, held.replicas.index(node)

@@ -155,9 +155,9 @@ def _whole(number: float) -> int:
 def sums(plan: Plan, demand: Demand, machine: Machine) -> list[Section]:
     """The calculations behind the numbers, as one would write them by hand."""
     return [
-        Section("What comes in and is written", _written(plan, demand)),
-        Section("What goes out", _sent(plan, demand)),
-        Section("What is kept", _kept(plan, demand)),
+        Section("Incoming data", _written(plan, demand)),
+        Section("Outgoing data", _sent(plan, demand)),
+        Section("Storage", _kept(plan, demand)),
         Section("Brokers", _brokers(plan, demand, machine)),
         Section("Partitions", _partitions(plan, demand)),
     ]
@@ -240,7 +240,7 @@ def _core_lines(plan: Plan, demand: Demand, machine: Machine, engine: Engine) ->
     """Core time at peak, by task."""
     requests = plan.incoming_peak / demand.batch_bytes
     written, sent = show_byte_rate(plan.disk_writes_peak), show_byte_rate(plan.outgoing_peak)
-    asked, each = show_number(round(requests)), show_number(round(engine.requests_per_second))
+    rate, each = show_number(round(requests)), show_number(round(engine.requests_per_second))
     cores = plan.brokers_by["cores"] * machine.cores
     return [
         Line(
@@ -253,7 +253,7 @@ def _core_lines(plan: Plan, demand: Demand, machine: Machine, engine: Engine) ->
             f"{sent} ÷ {show_byte_rate(engine.read_bytes_per_second)} measured",
             show_number(plan.outgoing_peak / engine.read_bytes_per_second),
         ),
-        Line("cores to answer", f"{asked}/s ÷ {each}/s measured", show_number(requests / engine.requests_per_second)),
+        Line("cores to answer", f"{rate}/s ÷ {each}/s measured", show_number(requests / engine.requests_per_second)),
         Line(
             "for the cores",
             f"{show_number(cores)} ÷ {_counted(machine.cores, 'core')}",

@@ -16,11 +16,11 @@ ADDRESS: Final = "ip"
 KINDS: Final = (USER, CLIENT_ID, ADDRESS)
 
 LIMITS: Final[Mapping[str, str]] = {
-    "producer_byte_rate": "bytes a second that are written",
-    "consumer_byte_rate": "bytes a second that are read",
-    "request_percentage": "percent of a core that requests may take",
-    "controller_mutation_rate": "partitions a second that are made or deleted",
-    "connection_creation_rate": "new connections a second",
+    "producer_byte_rate": "bytes written per second",
+    "consumer_byte_rate": "bytes read per second",
+    "request_percentage": "percent of a core for requests",
+    "controller_mutation_rate": "partitions created or deleted per second",
+    "connection_creation_rate": "new connections per second",
 }
 """The limits, by Kafka's names, and their units."""
 
@@ -35,21 +35,21 @@ class Quota:
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
-def list_quotas(cluster: Cluster, wanted: Mapping[str, str | None] | None = None) -> list[Quota]:
+def list_quotas(cluster: Cluster, entity: Mapping[str, str | None] | None = None) -> list[Quota]:
     """All quotas, or exactly those of one entity."""
     components = [
         m.DescribeClientQuotasRequest.ComponentData(
             entity_type=kind, match_type=_DEFAULT if name is None else _EXACTLY, match=name
         )
-        for kind, name in (wanted or {}).items()
+        for kind, name in (entity or {}).items()
     ]
 
     def ask() -> list[Quota]:
         response = cluster.any().ask(
-            m.DescribeClientQuotasRequest(components=components, strict=wanted is not None),
+            m.DescribeClientQuotasRequest(components=components, strict=entity is not None),
             m.DescribeClientQuotasResponse,
         )
-        check(response.error_code, "the quotas are not told", response.error_message)
+        check(response.error_code, "the quotas cannot be listed", response.error_message)
         quotas = [
             Quota(
                 {each.entity_type: each.entity_name for each in entry.entity},
@@ -80,7 +80,7 @@ def alter_quota(
     def ask() -> None:
         response = cluster.controller().ask(m.AlterClientQuotasRequest(entries=[entry]), m.AlterClientQuotasResponse)
         for each in response.entries:
-            check(each.error_code, "the quota stays as it is", each.error_message)
+            check(each.error_code, "the quota was not changed", each.error_message)
 
     cluster.retrying("change a quota", ask)
 

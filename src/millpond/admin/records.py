@@ -209,7 +209,7 @@ def _newest(records: list[RecordExcerpt], limit: int) -> list[RecordExcerpt]:
 
 
 @dataclass(frozen=True, slots=True)
-class TailLook:
+class TailPage:
     records: list[RecordExcerpt]
     skipped: int
     """Records that arrived but are not shown, because there were too many."""
@@ -226,14 +226,14 @@ class RecordTail:
         self._limit = limit
         self._extent = extent
         self._info: TopicInfo | None = None
-        self._asked_at = 0.0
+        self._leaders_at = 0.0
         self._topic_id: UUID | None = None
         self._there: frozenset[int] = frozenset()
         """The topic's partitions, with or without a leader."""
         self._began_ms: int | None = None
         self._at: dict[TopicPartition, int] = {}
 
-    def look(self, cluster: Cluster) -> TailLook:
+    def read_new(self, cluster: Cluster) -> TailPage:
         """The records since the last successful look."""
         watch = _Watch(LOOK_SECONDS)
         is_first = self._began_ms is None
@@ -267,7 +267,7 @@ class RecordTail:
         # A failed look has shown nothing, so advance only now.
         self._at, self._topic_id, self._info = at, info.topic_id, info
         self._there = frozenset(info.partitions)
-        return TailLook(records, skipped, leaderless)
+        return TailPage(records, skipped, leaderless)
 
     def _begins(
         self, cluster: Cluster, info: TopicInfo, unseen: Mapping[TopicPartition, Bounds]
@@ -278,20 +278,20 @@ class RecordTail:
         is followed from this look on.
         """
         assert self._began_ms is not None
-        is_anew = self._topic_id != info.topic_id
+        is_recreated = self._topic_id != info.topic_id
         begins: dict[TopicPartition, int] = {}
         late: dict[TopicPartition, Bounds] = {}
         for each, bound in unseen.items():
-            if self._topic_id is not None and (is_anew or each.partition not in self._there):
+            if self._topic_id is not None and (is_recreated or each.partition not in self._there):
                 begins[each] = bound.start
             else:
                 late[each] = bound
         return begins | (resolve(cluster, late, Since(self._began_ms)) if late else {})
 
     def _leaders(self, cluster: Cluster) -> TopicInfo:
-        if self._info is not None and time.monotonic() - self._asked_at < LEADERS_SECONDS:
+        if self._info is not None and time.monotonic() - self._leaders_at < LEADERS_SECONDS:
             return self._info
-        self._asked_at = time.monotonic()
+        self._leaders_at = time.monotonic()
         info = cluster.topics([self._topic]).get(self._topic)
         if info is None:
             raise unknown_topic(self._topic, cluster.topics())
@@ -349,18 +349,18 @@ class RecordSearch:
         self.scanned = 0
         self.is_done = False
 
-    def go_on(self, seconds: float, limit: int) -> list[RecordExcerpt]:
+    def run_for(self, seconds: float, limit: int) -> list[RecordExcerpt]:
         """Search for `seconds`; returns the matches found."""
         self._watch = _Watch(seconds)
-        found: list[RecordExcerpt] = []
+        matches: list[RecordExcerpt] = []
         for match in self._matches:
             if match is not None:
-                found.append(match)
-            if len(found) >= limit or self._watch(self._watch.at):
-                return found
+                matches.append(match)
+            if len(matches) >= limit or self._watch(self._watch.at):
+                return matches
         self.is_done = True
         self.scanned = self.total
-        return found
+        return matches
 
     def _walk(self) -> Iterator[RecordExcerpt | None]:
         """Yield each match, None for each other record, and None when time is up before a record arrives."""
@@ -406,10 +406,10 @@ def write_record(
     headers: tuple[tuple[str, bytes | None], ...] = (),
 ) -> tuple[int, int]:
     """Write one record, partitioned by key unless a partition is given; returns its partition and offset."""
-    known = find_topic(cluster, topic).partitions
-    if index is not None and index not in known:
-        raise unknown_partition(topic, index, len(known))
-    partition = TopicPartition(topic, by_key(key, len(known)) if index is None else index)
+    partitions = find_topic(cluster, topic).partitions
+    if index is not None and index not in partitions:
+        raise unknown_partition(topic, index, len(partitions))
+    partition = TopicPartition(topic, by_key(key, len(partitions)) if index is None else index)
     record = Record(0, time.time_ns() // 1_000_000, key, value, headers)
     with cluster.twin() as writing, BatchWriter(writing, delivery_seconds=WRITE_SECONDS) as writer:
         writer.append_records(partition, [record])

@@ -23,7 +23,7 @@ from millpond.admin.backup import (
     BackupFault,
     Manifest,
     Progress,
-    Stored,
+    StoredFile,
     only_one,
     pieces_of,
     read_manifest,
@@ -54,7 +54,7 @@ def verify(backup: Path, on_progress: Progress = lambda _: None) -> tuple[Manife
         if fault is not None:
             faults.append(f"{stored.path}: {fault}")
         elif stored.damage is not None:
-            faults.append(f"{stored.path}: was damaged already when it was copied ({stored.damage})")
+            faults.append(f"{stored.path}: was already damaged when copied ({stored.damage})")
         done += stored.size
         on_progress(done)
     return manifest, faults
@@ -65,21 +65,21 @@ def _manifest_of(backup: Path) -> Manifest:
         return read_manifest(backup)
     except FileNotFoundError:
         if (backup / PARTIAL).exists():
-            raise BackupFault(f"the backup in {backup} was interrupted: run it again, it goes on") from None
+            raise BackupFault(f"the backup in {backup} was interrupted: run it again to continue") from None
         raise BackupFault(f"{backup} holds no backup") from None
 
 
-def _fault_of(path: Path, stored: Stored) -> str | None:
+def _fault_of(path: Path, stored: StoredFile) -> str | None:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != stored.size:
-                return "has another size than when it was stored"
+                return "differs in size from what was stored"
             crc = 0
             for piece in pieces_of(file.fileno(), stored.size):
                 crc = zlib.crc32(piece, crc)
     except FileNotFoundError:
         return "is missing"
-    return None if crc == stored.crc else "is not what was stored (its checksum differs)"
+    return None if crc == stored.crc else "differs from what was stored (wrong checksum)"
 
 
 def restore(backup: Path, folder: Path, on_progress: Progress = lambda _: None) -> Manifest:
@@ -96,7 +96,7 @@ def restore(backup: Path, folder: Path, on_progress: Progress = lambda _: None) 
         if _read_note(note) != source:
             raise BackupFault(f"another backup was being restored into {folder}: empty it first")
     make_private_folder(folder)
-    with only_one(folder, f"another restore into {folder} is under way: let it end first"):
+    with only_one(folder, f"another restore into {folder} is under way: wait until it ends"):
         if not (folder / ORDER_FILE).exists():
             _put_all_back(backup, folder, manifest, source, on_progress)
         _go_on_ahead(folder, manifest)
@@ -114,7 +114,7 @@ def _put_all_back(
     needed = sum(each.size for each in manifest.files if not _has(folder / each.path, each))
     free = disk.free_bytes(str(folder))
     if needed > free:
-        raise BackupFault(f"{folder} has room for {free:,} bytes, and {needed:,} are needed")
+        raise BackupFault(f"{folder} has {free:,} bytes free, but {needed:,} are needed")
     disk.replace(str(folder / RESTORE_FILE), json.dumps(source).encode())
     done = 0
     for stored in manifest.files:
@@ -152,7 +152,7 @@ def _go_on_ahead(folder: Path, manifest: Manifest) -> None:
             if is_begun(disk, root):
                 carry_out(disk, root, order)
     except CannotRescue as fault:
-        raise BackupFault(f"what was restored cannot be gone on with: {fault}") from fault
+        raise BackupFault(f"the restored data cannot be used: {fault}") from fault
 
 
 def _order(roots: Sequence[str], ended_ms: int) -> Order | None:
@@ -183,7 +183,7 @@ def other_nodes(folder: Path) -> tuple[int, ...]:
     return () if roots and len(others) <= roots else tuple(others)
 
 
-def _put_back(source: Path, path: Path, stored: Stored) -> None:
+def _put_back(source: Path, path: Path, stored: StoredFile) -> None:
     try:
         with source.open("rb") as file:
             write_checked(path, pieces_of(file.fileno(), stored.size), stored)
@@ -194,7 +194,7 @@ def _put_back(source: Path, path: Path, stored: Stored) -> None:
         ) from error
 
 
-def _has(path: Path, stored: Stored) -> bool:
+def _has(path: Path, stored: StoredFile) -> bool:
     """Whether an interrupted restore has finished this file: it is renamed into place last."""
     try:
         return path.stat().st_size == stored.size

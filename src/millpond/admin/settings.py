@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -112,14 +112,9 @@ class Change:
 def read_settings(cluster: Cluster, subject: Subject) -> list[SettingFacts]:
     """All settings of the resource by name; for EVERY_NODE only those set cluster-wide."""
     check_exists(cluster, subject)
-    kind = m.DescribeConfigsRequest
-    resource = kind.DescribeConfigsResource(
-        resource_type=_TYPES[subject.what], resource_name=subject.wire_name, configuration_keys=None
-    )
-    request = kind(resources=[resource], include_synonyms=True, include_documentation=True)
 
     def attempt() -> list[SettingFacts]:
-        (result,) = _connection(cluster, subject).ask(request, m.DescribeConfigsResponse).results
+        (result,) = describe_configs(_connection(cluster, subject), [subject], is_detailed=True)
         check(result.error_code, f"The settings of {subject} are not known", result.error_message)
         return [_facts(subject, entry) for entry in sorted(result.configs, key=lambda entry: entry.name)]
 
@@ -143,12 +138,12 @@ def change_settings(
     without effect.
     """
     now = {each.name: each for each in read_settings(cluster, subject)}
-    known = _known(cluster, subject, now)
+    by_name = _all_settings(cluster, subject, now)
     secrets = set()
     for name in (*to_set, *to_unset):
-        facts = known.get(name) or _of_listener(subject, name, known)
+        facts = by_name.get(name) or _of_listener(subject, name, by_name)
         if facts is None:
-            raise _unknown_setting(subject, name, known)
+            raise _unknown_setting(subject, name, by_name)
         if facts.is_secret:
             secrets.add(name)
         # Kafka reports listener-prefixed settings as read-only, but accepts changes to them.
@@ -175,10 +170,10 @@ def find_settings(cluster: Cluster, subject: Subject, names: Collection[str]) ->
     now = {each.name: each for each in read_settings(cluster, subject)}
     for name in names:
         if name not in now:
-            known = _known(cluster, subject, now)
-            if name in known:
+            by_name = _all_settings(cluster, subject, now)
+            if name in by_name:
                 raise Refused(f"{name} was not set for all nodes; `millpond config get node N {name}` asks one.")
-            raise _unknown_setting(subject, name, known)
+            raise _unknown_setting(subject, name, by_name)
     return [now[name] for name in dict.fromkeys(names)]
 
 
@@ -189,37 +184,63 @@ def alter_settings(
     to_unset: Collection[str] = (),
     *,
     dry: bool = False,
+    at_node: bool = True,
 ) -> None:
-    """Set and unset without checking the names first."""
-    kind = m.IncrementalAlterConfigsRequest
-    changes = [kind.AlterableConfig(name=name, config_operation=_SET, value=value) for name, value in to_set.items()]
-    changes += [kind.AlterableConfig(name=name, config_operation=_DELETE, value=None) for name in to_unset]
-    resource = kind.AlterConfigsResource(
-        resource_type=_TYPES[subject.what], resource_name=subject.wire_name, configs=changes
-    )
-    request = kind(resources=[resource], validate_only=dry)
+    """Set and unset without checking the names first. Without `at_node` another node takes it."""
+    request = alter_request(subject, {**to_set, **dict.fromkeys(to_unset)}, dry=dry)
     keeps = "No node changes" if subject.is_every_node else f"{subject.what.capitalize()} {subject.name} keeps"
 
     def attempt() -> None:
-        (result,) = _connection(cluster, subject).ask(request, m.IncrementalAlterConfigsResponse).responses
+        connection = _connection(cluster, subject) if at_node else cluster.any()
+        (result,) = connection.ask(request, m.IncrementalAlterConfigsResponse).responses
         check(result.error_code, f"{keeps} its settings", result.error_message)
 
     cluster.retrying(f"change the settings of {subject}", attempt)
 
 
+def describe_configs(
+    connection: BrokerConnection, subjects: Iterable[Subject], names: Sequence[str] = (), *, is_detailed: bool = False
+) -> list[m.DescribeConfigsResponse.DescribeConfigsResult]:
+    """The settings of these resources, or only those with these names, as one broker reports them."""
+    kind = m.DescribeConfigsRequest
+    resources = [
+        kind.DescribeConfigsResource(
+            resource_type=_TYPES[each.what], resource_name=each.wire_name, configuration_keys=list(names) or None
+        )
+        for each in subjects
+    ]
+    request = kind(resources=resources, include_synonyms=is_detailed, include_documentation=is_detailed)
+    return list(connection.ask(request, m.DescribeConfigsResponse).results)
+
+
+def alter_request(
+    subject: Subject, values: Mapping[str, str | None], *, dry: bool = False
+) -> m.IncrementalAlterConfigsRequest:
+    """Sets these values; None removes the value."""
+    kind = m.IncrementalAlterConfigsRequest
+    changes = [
+        kind.AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
+        for name, value in values.items()
+    ]
+    resource = kind.AlterConfigsResource(
+        resource_type=_TYPES[subject.what], resource_name=subject.wire_name, configs=changes
+    )
+    return kind(resources=[resource], validate_only=dry)
+
+
 def check_exists(cluster: Cluster, subject: Subject) -> None:
     """Refused if the topic or node does not exist. A group may have settings before it exists."""
     if subject.what == "topic":
-        known = cluster.topics()
-        if subject.name not in known:
-            raise unknown_topic(subject.name, known)
+        by_name = cluster.topics()
+        if subject.name not in by_name:
+            raise unknown_topic(subject.name, by_name)
     elif subject.what == "node" and not subject.is_every_node:
         nodes = [str(each) for each in sorted(cluster.addresses())]
         if subject.name not in nodes:
             raise Refused(f"There is no node {subject.name} now: there are {', '.join(nodes)}, or all.")
 
 
-def _known(cluster: Cluster, subject: Subject, now: Mapping[str, SettingFacts]) -> Mapping[str, SettingFacts]:
+def _all_settings(cluster: Cluster, subject: Subject, now: Mapping[str, SettingFacts]) -> Mapping[str, SettingFacts]:
     """All known settings. For EVERY_NODE the cluster returns only the ones set, so one node supplies the rest."""
     if not subject.is_every_node:
         return now
@@ -227,19 +248,19 @@ def _known(cluster: Cluster, subject: Subject, now: Mapping[str, SettingFacts]) 
     return {each.name: each for each in read_settings(cluster, Subject("node", str(node)))} | dict(now)
 
 
-def _of_listener(subject: Subject, name: str, known: Mapping[str, SettingFacts]) -> SettingFacts | None:
+def _of_listener(subject: Subject, name: str, by_name: Mapping[str, SettingFacts]) -> SettingFacts | None:
     """The base setting of a listener-prefixed name such as `listener.name.inside.max.connections`.
 
     Apache Kafka accepts these per-listener overrides, but does not list those that are unset.
     """
     if subject.what != "node" or not name.startswith(_OF_LISTENER):
         return None
-    fits = [each for each in known if name.endswith(f".{each}")]
-    return known[max(fits, key=len)] if fits else None
+    fits = [each for each in by_name if name.endswith(f".{each}")]
+    return by_name[max(fits, key=len)] if fits else None
 
 
-def _unknown_setting(subject: Subject, name: str, known: Collection[str]) -> Refused:
-    return unknown(f"setting of {subject.what}s", name, known, f"`millpond config list {subject.what}` has all")
+def _unknown_setting(subject: Subject, name: str, by_name: Collection[str]) -> Refused:
+    return unknown(f"setting of {subject.what}s", name, by_name, f"`millpond config list {subject.what}` has all")
 
 
 def _connection(cluster: Cluster, subject: Subject) -> BrokerConnection:

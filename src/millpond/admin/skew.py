@@ -81,14 +81,14 @@ class _Sum:
     bytes: float = 0.0
 
 
-class SkewLook:
+class SkewAnalysis:
     """Samples a topic's records in steps, so that it can report progress and be stopped."""
 
     def __init__(self, cluster: Cluster, topic: str, since_ms: int | None, records_max: int) -> None:
         info = find_topic(cluster, topic)
         led = led_partitions([info])
         if len(led) < len(info.partitions):
-            raise Refused(f"{topic} has partitions that nobody leads: look again when every partition has a leader.")
+            raise Refused(f"{topic} has partitions without a leader: try again when every partition has one.")
         self._cluster = cluster
         self._topic = topic
         bounds = bounds_of(cluster, led)
@@ -109,7 +109,7 @@ class SkewLook:
         self._keys: dict[tuple[bytes | None, int], _Sum] = defaultdict(_Sum)
         self._walk = self._records()
 
-    def go_on(self, seconds: float) -> None:
+    def run_for(self, seconds: float) -> None:
         """Read for `seconds`."""
         deadline = time.monotonic() + seconds
         for partition, record in self._walk:

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from millpond.admin.moves import AT_ONCE, Move, moves_under_way
-from millpond.admin.placement import Planned
-from millpond.admin.settings import Subject, alter_settings
+from millpond.admin.placement import PlannedMove
+from millpond.admin.settings import Subject, alter_request, alter_settings, describe_configs
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster, TopicInfo
@@ -24,18 +24,14 @@ ALL: Final = "*"
 """Throttles every replica. Our tools never write this, so they never remove it."""
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
-_TOPIC: Final = 2
-_BROKER: Final = 4
 _CHANGED_TOPIC: Final = 1
 _CHANGED_BROKER: Final = 2
-_SET: Final = 0
-_DELETE: Final = 1
 
 Rates = Mapping[int, Mapping[str, str]]
 """The dynamic rate settings of each node."""
 
 
-def set_throttle(cluster: Cluster, moves: Sequence[Planned], rate: int) -> Rates:
+def set_throttle(cluster: Cluster, moves: Sequence[PlannedMove], rate: int) -> Rates:
     """Limit each node to `rate` bytes per second for these moves; returns the previous rates."""
     named: dict[str, tuple[set[str], set[str]]] = {}
     nodes: set[int] = set()
@@ -47,19 +43,19 @@ def set_throttle(cluster: Cluster, moves: Sequence[Planned], rate: int) -> Rates
         leaders |= {f"{index}:{node}" for node in move.before}
         followers |= {f"{index}:{node}" for node in move.adding}
         nodes |= {*move.before, *move.adding}
-    for topic, known in _lists(cluster, list(named)).items():
+    for topic, current in _lists(cluster, list(named)).items():
         changed = {
             name: ",".join(sorted(entries | added))
-            for name, entries, added in zip(LISTS, known, named[topic], strict=True)
+            for name, entries, added in zip(LISTS, current, named[topic], strict=True)
             if ALL not in entries and not added <= entries
         }
         if changed:
             alter_settings(cluster, Subject("topic", topic), changed)
     before = _rates(cluster, nodes)
-    wanted = dict.fromkeys(RATES, str(rate))
+    new_rates = dict.fromkeys(RATES, str(rate))
     for node, rates in before.items():
-        if rates != wanted:
-            _alter_node(cluster, node, wanted)
+        if rates != new_rates:
+            _alter_node(cluster, node, new_rates)
     return before
 
 
@@ -109,15 +105,10 @@ def _is_needed(
 
 def _lists(cluster: Cluster, topics: Sequence[str]) -> dict[str, list[set[str]]]:
     """The throttled replicas of each existing topic."""
-    kind = m.DescribeConfigsRequest
     lists: dict[str, list[set[str]]] = {}
 
     def attempt(names: Sequence[str]) -> None:
-        resources = [
-            kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=list(LISTS))
-            for name in names
-        ]
-        for each in cluster.any().ask(kind(resources=resources), m.DescribeConfigsResponse).results:
+        for each in describe_configs(cluster.any(), [Subject("topic", name) for name in names], LISTS):
             if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
             check(each.error_code, f"The settings of {each.resource_name} are not known", each.error_message)
@@ -133,15 +124,11 @@ def _lists(cluster: Cluster, topics: Sequence[str]) -> dict[str, list[set[str]]]
 
 def _rates(cluster: Cluster, nodes: Iterable[int]) -> dict[int, dict[str, str]]:
     """Ask each node for its own rates; a node that is down copies nothing."""
-    kind = m.DescribeConfigsRequest
     rates: dict[int, dict[str, str]] = {}
     there = cluster.addresses()
     for node in sorted(each for each in nodes if each in there):
-        resource = kind.DescribeConfigsResource(
-            resource_type=_BROKER, resource_name=str(node), configuration_keys=list(RATES)
-        )
         try:
-            (result,) = cluster.broker(node).ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
+            (result,) = describe_configs(cluster.broker(node), [Subject("node", str(node))], RATES)
         except Unreachable:
             continue
         check(result.error_code, f"The settings of node {node} are not known", result.error_message)
@@ -155,12 +142,7 @@ def _rates(cluster: Cluster, nodes: Iterable[int]) -> dict[int, dict[str, str]]:
 
 def _alter_node(cluster: Cluster, node: int, settings: Mapping[str, str | None]) -> None:
     """Change a node's settings; None removes the dynamic value."""
-    kind = m.IncrementalAlterConfigsRequest
-    changes = [
-        kind.AlterableConfig(name=name, config_operation=_DELETE if value is None else _SET, value=value)
-        for name, value in settings.items()
-    ]
-    resource = kind.AlterConfigsResource(resource_type=_BROKER, resource_name=str(node), configs=changes)
+    request = alter_request(Subject("node", str(node)), settings)
 
     def attempt() -> None:
         if node not in cluster.addresses():
@@ -170,7 +152,7 @@ def _alter_node(cluster: Cluster, node: int, settings: Mapping[str, str | None])
         except Unreachable:
             # A node that is down copies nothing, and a rate without a list has no effect.
             return
-        (result,) = connection.ask(kind(resources=[resource]), m.IncrementalAlterConfigsResponse).responses
+        (result,) = connection.ask(request, m.IncrementalAlterConfigsResponse).responses
         check(result.error_code, f"Node {node} keeps its settings", result.error_message)
 
     cluster.retrying(f"change the settings of node {node}", attempt)

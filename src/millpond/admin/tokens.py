@@ -52,7 +52,7 @@ def create_token(
 
     def ask() -> Token:
         response = cluster.controller().ask(request, m.CreateDelegationTokenResponse)
-        check(response.error_code, "no token is made")
+        check(response.error_code, "no token was created")
         made = _principal(response.principal_type, response.principal_name)
         requester = _principal(response.token_requester_principal_type, response.token_requester_principal_name)
         return Token(
@@ -66,12 +66,12 @@ def create_token(
             bytes(response.hmac),
         )
 
-    return cluster.retrying("make a token", ask)
+    return cluster.retrying("create a token", ask)
 
 
 def list_tokens(cluster: Cluster, owners: Sequence[str] | None = None) -> list[Token]:
     """All tokens visible to the caller, or those of these owners."""
-    wanted = (
+    owner_filter = (
         None
         if owners is None
         else [
@@ -82,9 +82,9 @@ def list_tokens(cluster: Cluster, owners: Sequence[str] | None = None) -> list[T
 
     def ask() -> list[Token]:
         response = cluster.any().ask(
-            m.DescribeDelegationTokenRequest(owners=wanted), m.DescribeDelegationTokenResponse
+            m.DescribeDelegationTokenRequest(owners=owner_filter), m.DescribeDelegationTokenResponse
         )
-        check(response.error_code, "the tokens are not told")
+        check(response.error_code, "the tokens cannot be listed")
         return sorted(map(_token, response.tokens), key=lambda each: (each.owner, each.issued_ms, each.token_id))
 
     return cluster.retrying("ask for the tokens", ask)
@@ -93,7 +93,7 @@ def list_tokens(cluster: Cluster, owners: Sequence[str] | None = None) -> list[T
 def find_token(cluster: Cluster, token_id: str) -> Token:
     tokens = {each.token_id: each for each in list_tokens(cluster)}
     if token_id not in tokens:
-        raise unknown("token", token_id, tokens, "`millpond token list` shows those that you may see")
+        raise unknown("token", token_id, tokens, "list the tokens that you may see with `millpond token list`")
     return tokens[token_id]
 
 
@@ -103,7 +103,7 @@ def renew_token(cluster: Cluster, token: Token, period_ms: int = -1) -> int:
     def ask() -> int:
         request = m.RenewDelegationTokenRequest(hmac=token.hmac, renew_period_ms=period_ms)
         response = cluster.controller().ask(request, m.RenewDelegationTokenResponse)
-        check(response.error_code, f"token {token.token_id} is not renewed")
+        check(response.error_code, f"token {token.token_id} was not renewed")
         return response.expiry_timestamp_ms
 
     return cluster.retrying("renew a token", ask)
@@ -115,7 +115,7 @@ def expire_token(cluster: Cluster, token: Token, period_ms: int = AT_ONCE_MS) ->
     def ask() -> int:
         request = m.ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=period_ms)
         response = cluster.controller().ask(request, m.ExpireDelegationTokenResponse)
-        check(response.error_code, f"token {token.token_id} is not ended")
+        check(response.error_code, f"token {token.token_id} was not ended")
         return response.expiry_timestamp_ms
 
     return cluster.retrying("end a token", ask)
@@ -125,14 +125,14 @@ def _principal(kind: str, name: str) -> str:
     return f"{kind}:{name}"
 
 
-def _token(told: Any) -> Token:
+def _token(described: Any) -> Token:
     return Token(
-        told.token_id,
-        _principal(told.principal_type, told.principal_name),
-        _principal(told.token_requester_principal_type, told.token_requester_principal_name),
-        told.issue_timestamp,
-        told.expiry_timestamp,
-        told.max_timestamp,
-        tuple(_principal(each.principal_type, each.principal_name) for each in told.renewers),
-        bytes(told.hmac),
+        described.token_id,
+        _principal(described.principal_type, described.principal_name),
+        _principal(described.token_requester_principal_type, described.token_requester_principal_name),
+        described.issue_timestamp,
+        described.expiry_timestamp,
+        described.max_timestamp,
+        tuple(_principal(each.principal_type, each.principal_name) for each in described.renewers),
+        bytes(described.hmac),
     )

@@ -8,7 +8,14 @@ from typing import Final
 
 from millpond.admin.errors import Refused, unknown_topic
 from millpond.admin.offsets import bounds_of
-from millpond.admin.settings import DEFAULT_SOURCE, SOURCES, Subject, alter_settings, change_settings
+from millpond.admin.settings import (
+    DEFAULT_SOURCE,
+    SOURCES,
+    Subject,
+    alter_settings,
+    change_settings,
+    describe_configs,
+)
 from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
 from millpond.base.words import counted
@@ -16,7 +23,6 @@ from millpond.remote.cluster import Cluster, TopicInfo
 from millpond.remote.errors import Answered, ClusterError, check
 from millpond.wire import messages as m
 
-_TOPIC: Final = 2
 _LOG_DIRS_NEWEST: Final = 1
 _DELETE_NEWEST: Final = 5
 """The last DeleteTopics version that names topics only by name."""
@@ -57,12 +63,12 @@ def find_topic(cluster: Cluster, name: str) -> TopicInfo:
 
 def find_topics(cluster: Cluster, names: Iterable[str], *, to_create: bool = True) -> dict[str, TopicInfo]:
     """The topics with these names; an unknown name is refused with the nearest match."""
-    known = cluster.topics()
-    wanted = list(dict.fromkeys(names))
-    for name in wanted:
-        if name not in known:
-            raise unknown_topic(name, known, to_create=to_create)
-    return {name: known[name] for name in wanted}
+    infos = cluster.topics()
+    unique = list(dict.fromkeys(names))
+    for name in unique:
+        if name not in infos:
+            raise unknown_topic(name, infos, to_create=to_create)
+    return {name: infos[name] for name in unique}
 
 
 def led_partitions(topics: Iterable[TopicInfo]) -> list[TopicPartition]:
@@ -103,17 +109,11 @@ def describe_topics(cluster: Cluster, names: Iterable[str]) -> list[TopicFacts]:
 
 def own_settings(cluster: Cluster, names: Sequence[str]) -> dict[str, tuple[TopicSetting, ...]]:
     """The non-default settings of each topic."""
-    kind = m.DescribeConfigsRequest
-    request = kind(
-        resources=[
-            kind.DescribeConfigsResource(resource_type=_TOPIC, resource_name=name, configuration_keys=None)
-            for name in names
-        ]
-    )
+    subjects = [Subject("topic", name) for name in names]
 
     def attempt() -> dict[str, tuple[TopicSetting, ...]]:
         settings = {}
-        for each in cluster.any().ask(request, m.DescribeConfigsResponse).results:
+        for each in describe_configs(cluster.any(), subjects):
             check(each.error_code, f"The settings of {each.resource_name} are not known", each.error_message)
             settings[each.resource_name] = tuple(
                 TopicSetting(
@@ -150,14 +150,12 @@ def grow_topic(cluster: Cluster, name: str, partitions: int) -> None:
     """Increase the partition count to `partitions`; it cannot be decreased."""
     count = len(find_topic(cluster, name).partitions)
     if partitions < count:
-        raise Refused(
-            f"Topic {name} has {counted(count, 'partition')}, and a topic cannot be given fewer than it has."
-        )
+        raise Refused(f"Topic {name} has {counted(count, 'partition')}, and a topic cannot lose partitions.")
     if partitions == count:
         return
     kind = m.CreatePartitionsRequest
-    wanted = kind.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
-    request = kind(topics=[wanted], timeout_ms=cluster.patience_ms)
+    growth = kind.CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+    request = kind(topics=[growth], timeout_ms=cluster.patience_ms)
 
     def attempt() -> None:
         (result,) = cluster.controller().ask(request, m.CreatePartitionsResponse).results

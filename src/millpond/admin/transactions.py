@@ -66,9 +66,7 @@ def list_transactions(cluster: Cluster, producer_ids: Sequence[int] = ()) -> lis
 def describe_transaction(cluster: Cluster, name: str) -> Transaction:
     described = remote.describe(cluster, [name]).get(name)
     if described is None:
-        raise unknown(
-            "transactional id", name, remote.list_ids(cluster), "see those that are there with `millpond txn list`"
-        )
+        raise unknown("transactional id", name, remote.list_ids(cluster), "list them with `millpond txn list`")
     return _transaction(described)
 
 
@@ -76,7 +74,9 @@ def abort_transaction(cluster: Cluster, name: str) -> Transaction:
     """Abort the id's open transaction and fence its producer; returns the transaction as it was."""
     transaction = describe_transaction(cluster, name)
     if transaction.state == "committing":
-        raise Refused(f"{name} is being committed, which cannot be undone: it ends when all its partitions are up.")
+        raise Refused(
+            f"{name} is being committed, which cannot be undone: it ends when all its partitions have leaders."
+        )
     if transaction.state not in ("ongoing", "aborting"):
         raise Refused(f"{name} has no open transaction: its last state is {transaction.state}.")
     # Keep the id's transaction timeout: its next producer may rely on it.
@@ -86,13 +86,13 @@ def abort_transaction(cluster: Cluster, name: str) -> Transaction:
 
 def open_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[OpenProducer]:
     """Producers with an open transaction in these partitions, according to the partition leaders."""
-    wanted = sorted(set(partitions))
+    targets = sorted(set(partitions))
     producers: list[OpenProducer] = []
 
     def ask() -> None:
         producers.clear()
-        for connection, asked in by_connection(wanted, lambda each: cluster.leader(*each), remote.NAMES_AT_ONCE_MAX):
-            producers.extend(_open_on(cluster, connection, asked))
+        for connection, batch in by_connection(targets, lambda each: cluster.leader(*each), remote.NAMES_AT_ONCE_MAX):
+            producers.extend(_open_on(cluster, connection, batch))
 
     cluster.retrying("ask for open transactions", ask)
     return sorted(producers, key=lambda each: (each.partition, each.first_offset))
@@ -100,8 +100,8 @@ def open_producers(cluster: Cluster, partitions: Iterable[TopicPartition]) -> li
 
 def hanging_producers(cluster: Cluster, topics: Iterable[str] = ()) -> list[OpenProducer]:
     """Open transactions that no coordinator will end, in some topics or all; skips leaderless partitions."""
-    known = find_topics(cluster, topics, to_create=False) or cluster.topics()
-    first = open_producers(cluster, led_partitions(known.values()))
+    infos = find_topics(cluster, topics, to_create=False) or cluster.topics()
+    first = open_producers(cluster, led_partitions(infos.values()))
     if not first:
         return []
     owned = owners(cluster, first)
@@ -112,13 +112,17 @@ def hanging_producers(cluster: Cluster, topics: Iterable[str] = ()) -> list[Open
 
 def owners(cluster: Cluster, producers: Sequence[OpenProducer]) -> dict[OpenProducer, Transaction]:
     """The coordinator's transaction of each producer; a hanging one has none."""
-    known = {
+    by_partition = {
         (each.producer_id, partition): each
         for each in list_transactions(cluster, sorted({each.producer_id for each in producers}))
         if each.started_ms is not None
         for partition in each.partitions
     }
-    return {each: owner for each in producers if (owner := known.get((each.producer_id, each.partition))) is not None}
+    return {
+        each: owner
+        for each in producers
+        if (owner := by_partition.get((each.producer_id, each.partition))) is not None
+    }
 
 
 def abort_hanging(
@@ -128,20 +132,20 @@ def abort_hanging(
 
     Refused if a coordinator would still end the transaction, unless `force`: it may then end only partly.
     """
-    known = find_topics(cluster, [partition.topic], to_create=False)[partition.topic].partitions
-    if partition.partition not in known:
-        raise unknown_partition(*partition, len(known))
+    indexes = find_topics(cluster, [partition.topic], to_create=False)[partition.topic].partitions
+    if partition.partition not in indexes:
+        raise unknown_partition(*partition, len(indexes))
     opened = open_producers(cluster, [partition])
     producer = next((each for each in opened if each.producer_id == producer_id), None)
     where = partition.folder
     if producer is None:
         others = ", ".join(str(each.producer_id) for each in opened)
-        hint = f"the open ones there are of {others}." if others else "there is none at all."
+        hint = f"producers with one there: {others}." if others else "there is none at all."
         raise Refused(f"Producer {producer_id} has no open transaction in {where}; {hint}")
     owner = owners(cluster, [producer]).get(producer)
     if owner and not force:
         raise Refused(
-            f"This transaction does not hang, it is {owner.state}: abort all of it with "
+            f"This transaction is not hanging but {owner.state}: abort all of it with "
             f"`millpond txn abort --id {owner.id}`."
         )
     _write_abort(cluster, producer, where)

@@ -44,22 +44,24 @@ def random_password() -> str:
 
 def list_users(cluster: Cluster, names: Collection[str] | None = None) -> list[User]:
     """All users, or those of `names` that exist."""
-    wanted = None if names is None else [m.DescribeUserScramCredentialsRequest.UserName(name=each) for each in names]
+    user_filter = (
+        None if names is None else [m.DescribeUserScramCredentialsRequest.UserName(name=each) for each in names]
+    )
 
     def ask() -> list[User]:
         response = cluster.any().ask(
-            m.DescribeUserScramCredentialsRequest(users=wanted), m.DescribeUserScramCredentialsResponse
+            m.DescribeUserScramCredentialsRequest(users=user_filter), m.DescribeUserScramCredentialsResponse
         )
-        check(response.error_code, "the users are not told", response.error_message)
+        check(response.error_code, "the users cannot be listed", response.error_message)
         users = []
         for each in response.results:
             if each.error_code == ErrorCode.RESOURCE_NOT_FOUND:
                 continue
             check(each.error_code, f"user {each.user}", each.error_message)
-            found = {
+            mechanisms = {
                 _NAMES.get(info.mechanism, str(info.mechanism)): info.iterations for info in each.credential_infos
             }
-            users.append(User(each.user, found))
+            users.append(User(each.user, mechanisms))
         return sorted(users, key=lambda user: user.name)
 
     return cluster.retrying("ask for the users", ask)
@@ -74,7 +76,7 @@ def set_password(
 ) -> None:
     """Add the user or change the password, for each of these mechanisms."""
     if not name or not password:
-        raise Refused("A user has a name and a password; one of them is empty.")
+        raise Refused("The user's name or password is empty.")
     for each in mechanisms:
         number, hash_name = MECHANISMS[each]
         salt = secrets.token_bytes(SALT_BYTES)
@@ -84,7 +86,7 @@ def set_password(
         )
         # Brokers accept one change per user in a request.
         request = m.AlterUserScramCredentialsRequest(upsertions=[upsertion])
-        _alter(cluster, request, f"the password of user {name} for {each} stays as it was")
+        _alter(cluster, request, f"the password of user {name} for {each} was not changed")
 
 
 def remove_user(cluster: Cluster, name: str, mechanisms: Collection[str] = ()) -> None:
@@ -98,7 +100,7 @@ def remove_user(cluster: Cluster, name: str, mechanisms: Collection[str] = ()) -
             name=name, mechanism=MECHANISMS[each][0]
         )
         request = m.AlterUserScramCredentialsRequest(deletions=[deletion])
-        _alter(cluster, request, f"the password of user {name} for {each} is not removed")
+        _alter(cluster, request, f"the password of user {name} for {each} was not removed")
 
 
 def find_user(cluster: Cluster, name: str) -> User:

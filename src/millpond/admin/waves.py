@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from millpond.admin.moves import copied_bytes, elect_first, moves_under_way, try_moves
-from millpond.admin.placement import Planned
+from millpond.admin.placement import PlannedMove
 from millpond.admin.throttle import Rates, clear_throttle, set_throttle
 from millpond.base.errors import ErrorCode, RemoteError
 from millpond.base.ids import TopicPartition
@@ -27,7 +27,7 @@ LOOK_SECONDS: Final = 0.25
 COUNT_SECONDS: Final = 1.0
 """Counting the copied bytes asks every node for all its partitions."""
 
-HEARD_SECONDS: Final = 10.0
+PROPAGATION_SECONDS: Final = 10.0
 """The controller sees the end of a move first; within this time every node does."""
 
 _ENDED: Final = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -36,7 +36,7 @@ _ENDED: Final = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_O
 class Stop(Protocol):
     """A request to stop."""
 
-    is_asked: bool
+    is_requested: bool
 
     def wait(self, seconds: float) -> None:
         """Waits this long, or until a stop is requested."""
@@ -57,15 +57,15 @@ class Progress:
 class Outcome:
     """The outcome of each move of a plan."""
 
-    moved: list[Planned] = field(default_factory=list)
-    waiting: list[Planned] = field(default_factory=list)
+    moved: list[PlannedMove] = field(default_factory=list)
+    waiting: list[PlannedMove] = field(default_factory=list)
     """Not begun."""
-    called_off: list[Planned] = field(default_factory=list)
-    going_on: list[Planned] = field(default_factory=list)
+    called_off: list[PlannedMove] = field(default_factory=list)
+    going_on: list[PlannedMove] = field(default_factory=list)
     """Started, and neither completed nor cancelled: too few of the old replicas are in sync."""
-    overtaken: list[Planned] = field(default_factory=list)
+    overtaken: list[PlannedMove] = field(default_factory=list)
     """Moved, cancelled or deleted by another command."""
-    refused: list[tuple[Planned, str]] = field(default_factory=list)
+    refused: list[tuple[PlannedMove, str]] = field(default_factory=list)
     is_limited: bool = False
     """Whether a rate limit stays, because other moves need it."""
 
@@ -76,7 +76,7 @@ class Outcome:
 
 def run_moves(
     cluster: Cluster,
-    moves: Sequence[Planned],
+    moves: Sequence[PlannedMove],
     *,
     stop: Stop,
     tell: Callable[[Progress], None] = lambda _: None,
@@ -113,7 +113,7 @@ class _Run:
     def __init__(
         self,
         cluster: Cluster,
-        moves: Sequence[Planned],
+        moves: Sequence[PlannedMove],
         stop: Stop,
         tell: Callable[[Progress], None],
         at_once: int,
@@ -125,13 +125,13 @@ class _Run:
         self._tell = tell
         self._at_once = at_once
         self._rate = rate
-        self._under_way: dict[TopicPartition, Planned] = {}
+        self._under_way: dict[TopicPartition, PlannedMove] = {}
         self._copied = 0
         self._counted_at = 0.0
         self.outcome = Outcome(waiting=list(moves))
 
     def go(self) -> None:
-        while not self._stop.is_asked and (self.outcome.waiting or self._under_way):
+        while not self._stop.is_requested and (self.outcome.waiting or self._under_way):
             self._begin()
             self._report()
             self._stop.wait(LOOK_SECONDS)
@@ -169,9 +169,9 @@ class _Run:
             del self._under_way[move.partition]
         self._sort(ended)
 
-    def _sort(self, ended: list[Planned]) -> None:
+    def _sort(self, ended: list[PlannedMove]) -> None:
         """Checks that they reached their targets, and elects the first replica."""
-        deadline = time.monotonic() + HEARD_SECONDS
+        deadline = time.monotonic() + PROPAGATION_SECONDS
         left = {move.partition: move for move in ended}
         names = {partition.topic for partition in left}
         to_elect = []
@@ -222,5 +222,5 @@ class _Run:
         )
 
 
-def _total(moves: Iterable[Planned]) -> int:
+def _total(moves: Iterable[PlannedMove]) -> int:
     return sum(move.bytes_to_copy for move in moves)

@@ -1,4 +1,4 @@
-"""The current workload of a cluster, as input for a plan: records and bytes per second, replicas, groups."""
+"""Measures the current workload of any cluster from outside: of the whole for a plan, or of each partition."""
 
 from __future__ import annotations
 
@@ -40,10 +40,25 @@ def observe_workload(cluster: Cluster, seconds: float) -> Workload:
     time.sleep(seconds)
     ends, size_after, took = latest(cluster, led), size(), time.monotonic() - began
     written = sum(max(0, ends[each] - bounds[each].end) for each in led)
-    there = sum(ends[each] - bounds[each].start for each in led)
+    total = sum(ends[each] - bounds[each].start for each in led)
     grown = size_after - size_before
-    record_bytes = grown / written if written and grown > 0 else size_after / there if there else None
+    record_bytes = grown / written if written and grown > 0 else size_after / total if total else None
     counts = sorted(len(each.replicas) for topic in topics for each in topic.partitions.values())
     return Workload(
         written / took, record_bytes, counts[len(counts) // 2] if counts else 1, len(list_groups(cluster))
     )
+
+
+def measure_traffic(cluster: Cluster, seconds: float) -> dict[TopicPartition, float]:
+    """How fast the largest replica of each partition grows.
+
+    A partition whose old records were deleted meanwhile shrinks, and counts as idle.
+    """
+    began, before = time.monotonic(), partition_sizes(cluster)
+    time.sleep(seconds)
+    after, took = partition_sizes(cluster), time.monotonic() - began
+    traffic: dict[TopicPartition, float] = {}
+    for (node, partition), size in after.items():
+        grown = (size - before.get((node, partition), size)) / took
+        traffic[partition] = max(traffic.get(partition, 0.0), grown)
+    return traffic

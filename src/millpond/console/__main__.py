@@ -17,11 +17,11 @@ from millpond.admin.library import PlainLibrary
 from millpond.base.settings import SettingError
 from millpond.config.node import is_loopback
 from millpond.console.app import make_app
+from millpond.console.cluster_pool import ClusterPool
 from millpond.console.connections import CONNECTIONS_MAX, BrowserConnection
-from millpond.console.desk import Desk
+from millpond.console.context import ConsoleContext
 from millpond.console.guard import Rules
 from millpond.console.login import Login, PasswordError, read_password
-from millpond.console.room import Room
 from millpond.console.shapes import sentence
 from millpond.node.loopback import open_listener
 from millpond.remote.errors import ConfigError
@@ -37,7 +37,7 @@ def main() -> int:
     # Not in the arguments: every user of the machine can see those.
     settings = json.loads(os.environ.pop("MILLPOND_CONSOLE_CLIENT", "{}"))
     try:
-        desk = Desk({"bootstrap.servers": arguments.bootstrap, **settings})
+        pool = ClusterPool({"bootstrap.servers": arguments.bootstrap, **settings})
         login = None if arguments.password_file is None else Login(read_password(arguments.password_file))
     except ConfigError as fault:
         return _fail(sentence(fault))
@@ -56,17 +56,17 @@ def main() -> int:
         return _fail(str(fault))
     host, port = listener.getsockname()[:2]
     is_open = not is_loopback(host)
-    assert login is not None or not is_open, "others are let in only with a login"
+    assert login is not None or not is_open, "other machines need a login"
     names = frozenset(each.lower() for each in arguments.name)
-    room = Room(
+    context = ConsoleContext(
         arguments.bootstrap,
-        desk,
+        pool,
         PlainLibrary(arguments.bootstrap, settings),
         arguments.pipelines,
         Rules(arguments.read_only, login, names | ({socket.gethostname().lower()} if is_open else set()), is_open),
     )
     config = uvicorn.Config(
-        make_app(room),
+        make_app(context),
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -84,9 +84,9 @@ def main() -> int:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     else:
         shown = f"[{host}]" if ":" in host else host
-        print(f"Console of {arguments.bootstrap}: http://{shown}:{port}  (Ctrl-C ends it)", flush=True)
+        print(f"Console of {arguments.bootstrap}: http://{shown}:{port}  (Ctrl-C stops it)", flush=True)
         if is_open:
-            print("Others can reach it, and what they send is not encrypted: put TLS in front of it.", flush=True)
+            print("Other machines can reach it, unencrypted: put TLS in front of it.", flush=True)
     uvicorn.Server(config).run([listener])
     # Threads that still wait for a broker must not keep the process alive.
     sys.stdout.flush()
@@ -99,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", default="127.0.0.1:8080")
     parser.add_argument("--fd", type=int, help="A socket that listens already.")
     parser.add_argument("--read-only", action="store_true")
-    parser.add_argument("--password-file", type=Path, help="Whoever knows its first line may log in.")
-    parser.add_argument("--name", action="append", default=[], help="A name by which browsers call it.")
+    parser.add_argument("--password-file", type=Path, help="Its first line is the login password.")
+    parser.add_argument("--name", action="append", default=[], help="A host name that browsers may use.")
     parser.add_argument("--pipelines", type=Path, default=Path(HOME), help="Where pipelines keep their state.")
     parser.add_argument("--with-parent", action="store_true", help="End when standard input does.")
     return parser

@@ -33,9 +33,9 @@ from millpond.console import (
     trace,
     transactions,
 )
+from millpond.console.context import ConsoleContext
 from millpond.console.guard import Guard
 from millpond.console.responses import FAULTS
-from millpond.console.room import Room
 
 PAGES: Final = (
     "",
@@ -62,16 +62,16 @@ class StaticFile(NamedTuple):
     tag: str
 
 
-def make_app(room: Room) -> ASGIApp:
+def make_app(context: ConsoleContext) -> ASGIApp:
     """The ASGI application."""
-    known = static_files()
+    by_path = static_files()
 
     async def static(request: Request) -> Response:
-        return _file(request, known.get(request.path_params["path"]))
+        return _file(request, by_path.get(request.path_params["path"]))
 
     async def page(request: Request) -> Response:
-        is_known = request.url.path.split("/")[1] in PAGES
-        return _file(request, known[SHELL], 200 if is_known else 404)
+        is_page = request.url.path.split("/")[1] in PAGES
+        return _file(request, by_path[SHELL], 200 if is_page else 404)
 
     async def nothing(request: Request) -> Response:
         return JSONResponse({"error": "There is nothing at this address."}, 404)
@@ -79,13 +79,13 @@ def make_app(room: Room) -> ASGIApp:
     @asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:
         yield
-        room.simulators.close()
-        room.desk.close()
+        context.simulators.close()
+        context.pool.close()
 
     app = Starlette(
         routes=[
-            *login.routes(room.rules.login),
-            *overview.routes(room),
+            *login.routes(context.rules.login),
+            *overview.routes(context),
             *records.ROUTES,
             *topics.ROUTES,
             *groups.ROUTES,
@@ -106,13 +106,13 @@ def make_app(room: Room) -> ASGIApp:
         exception_handlers=FAULTS,
         lifespan=life,
     )
-    app.state.room = room
-    return Guard(app, room.refused, room.rules)
+    app.state.context = context
+    return Guard(app, context.refused, context.rules)
 
 
 def static_files() -> dict[str, StaticFile]:
     """All static files, in memory: they are few, and no path from outside ever reaches the disk."""
-    known: dict[str, StaticFile] = {}
+    by_path: dict[str, StaticFile] = {}
 
     def walk(folder: Traversable, prefix: str) -> None:
         for each in folder.iterdir():
@@ -121,10 +121,10 @@ def static_files() -> dict[str, StaticFile]:
             else:
                 data = each.read_bytes()
                 kind = TYPES.get(each.name.rpartition(".")[2]) or mimetypes.guess_type(each.name)[0] or "text/plain"
-                known[prefix + each.name] = StaticFile(data, kind, f'"{hashlib.sha256(data).hexdigest()[:20]}"')
+                by_path[prefix + each.name] = StaticFile(data, kind, f'"{hashlib.sha256(data).hexdigest()[:20]}"')
 
     walk(files("millpond.console") / "static", "")
-    return known
+    return by_path
 
 
 def _file(request: Request, file: StaticFile | None, status: int = 200) -> Response:

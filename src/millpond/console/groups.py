@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -16,11 +17,11 @@ from millpond.admin.lag import GroupLag, LagWatch
 from millpond.admin.offset_reset import PlannedOffsets, ResetPlan, Shift, Target, apply_reset, plan_agreed, plan_reset
 from millpond.admin.offsets import At, Beginning, End, Since
 from millpond.base.ids import TopicPartition
+from millpond.console.context import ConsoleContext, context_of
 from millpond.console.records import PARTITION_MAX
 from millpond.console.responses import reply
-from millpond.console.room import Room, room_of
 from millpond.console.shapes import BadRequest, Body, Page
-from millpond.console.streams import Event, EventStream, looks
+from millpond.console.streams import Event, EventStream, sample_events
 from millpond.remote.cluster import Cluster
 
 FRESH_SECONDS: Final = 2.0
@@ -56,20 +57,20 @@ def _lags(cluster: Cluster, names: list[str]) -> list[dict[str, Any]]:
 
 
 async def all_groups(request: Request) -> Response:
-    desk = room_of(request).desk
-    listed = await desk.recent("groups", FRESH_SECONDS, list_groups)
+    pool = context_of(request).pool
+    listed = await pool.recent("groups", FRESH_SECONDS, list_groups)
     page = Page(request, [each.group for each in listed])
-    rows = await desk.recent(("groups", tuple(page.names)), FRESH_SECONDS, lambda cluster: _lags(cluster, page.names))
+    rows = await pool.recent(("groups", tuple(page.names)), FRESH_SECONDS, lambda cluster: _lags(cluster, page.names))
     return reply(page.shape(rows))
 
 
 async def live_group(request: Request) -> EventStream:
-    room = room_of(request)
-    return EventStream(room.streams, _watch(room, request.path_params["group"]))
+    context = context_of(request)
+    return EventStream(context.streams, _watch(context, request.path_params["group"]))
 
 
-async def _watch(room: Room, name: str) -> AsyncIterator[Event]:
-    lease = room.desk.lease()
+async def _watch(context: ConsoleContext, name: str) -> AsyncIterator[Event]:
+    lease = context.pool.lease()
     watch: LagWatch | None = None
 
     def question(cluster: Cluster) -> dict[str, Any]:
@@ -79,10 +80,10 @@ async def _watch(room: Room, name: str) -> AsyncIterator[Event]:
         return _group_shape(lag)
 
     try:
-        async for event in looks(lambda: room.desk.on(lease, question)):
+        async for event in sample_events(lambda: context.pool.on(lease, question)):
             yield event
     finally:
-        room.desk.give_back(lease)
+        context.pool.give_back(lease)
 
 
 def _group_shape(lag: GroupLag) -> dict[str, Any]:
@@ -95,32 +96,9 @@ def _group_shape(lag: GroupLag) -> dict[str, Any]:
         "written_per_second": lag.written_per_second,
         "catch_up_seconds": lag.catch_up_seconds,
         "uncommitted": lag.uncommitted,
-        "people": [
-            {
-                "id": each.id,
-                "instance": each.instance,
-                "client": each.client,
-                "host": each.host,
-                "partitions": [[part.topic, part.partition] for part in each.partitions],
-            }
-            for each in group.members
-        ],
+        "member_list": [asdict(each) | {"partitions": list(map(list, each.partitions))} for each in group.members],
         "partitions": [
-            {
-                "topic": each.topic,
-                "partition": each.partition,
-                "member": each.member,
-                "start": each.start,
-                "end": each.end,
-                "committed": each.committed,
-                "lag": each.lag,
-                "lost": each.lost,
-                "behind_ms": each.behind_ms,
-                "read_per_second": each.read_per_second,
-                "written_per_second": each.written_per_second,
-                "catch_up_seconds": each.catch_up_seconds,
-            }
-            for each in partitions[:PARTITIONS_MAX]
+            asdict(each) | {"catch_up_seconds": each.catch_up_seconds} for each in partitions[:PARTITIONS_MAX]
         ],
         "partitions_total": len(partitions),
     }
@@ -128,25 +106,11 @@ def _group_shape(lag: GroupLag) -> dict[str, Any]:
 
 async def history(request: Request) -> Response:
     name = request.path_params["group"]
-    rebalances = await room_of(request).desk.recent(
+    rebalances = await context_of(request).pool.recent(
         ("history", name), FRESH_SECONDS, lambda cluster: read_history(cluster, name, limit=HISTORY_ROWS)
     )
-    shown = None
-    if rebalances is not None:
-        shown = [
-            {
-                "started_ms": each.started_ms,
-                "generation": each.generation,
-                "protocol": each.protocol,
-                "members": each.members,
-                "paused_ms": each.paused_ms,
-                "causes": each.causes,
-                "moves": each.moves,
-                "moves_total": each.moves_total,
-            }
-            for each in reversed(rebalances)
-        ]
-    return reply({"rebalances": shown})
+    # Without the broker's own JSON, which would repeat all of it.
+    return reply({"rebalances": rebalances and [replace(each, written={}) for each in reversed(rebalances)]})
 
 
 async def reset(request: Request) -> Response:
@@ -154,22 +118,22 @@ async def reset(request: Request) -> Response:
     body, name = await Body.read(request), request.path_params["group"]
     topics = [str(each) for each in body.list("topics")]
     if not topics:
-        raise BadRequest("Say which topics the group shall read from somewhere else.")
+        raise BadRequest("Name the topics to reset.")
     if len(topics) > TOPICS_MAX:
-        raise BadRequest(f"At most {TOPICS_MAX} topics can be reset at once: pick one of them.")
+        raise BadRequest(f"At most {TOPICS_MAX} topics can be reset at once: pick fewer.")
     target, agreed = _target(body), _agreed(body)
-    wanted = [(each, None) for each in topics]
+    selection = [(each, None) for each in topics]
 
     def work(cluster: Cluster) -> list[dict[str, Any]]:
         find_groups(cluster, [name])
         if not agreed:
-            return _steps(plan_reset(cluster, name, wanted, target))
-        plan = plan_agreed(cluster, name, wanted, agreed)
+            return _steps(plan_reset(cluster, name, selection, target))
+        plan = plan_agreed(cluster, name, selection, agreed)
         apply_reset(cluster, plan)
         return _steps(plan)
 
-    desk = room_of(request).desk
-    steps = await (desk.change(work) if agreed else desk.ask(work))
+    pool = context_of(request).pool
+    steps = await (pool.change(work) if agreed else pool.ask(work))
     return reply({"steps": steps, "is_done": bool(agreed)})
 
 
@@ -227,7 +191,7 @@ async def delete(request: Request) -> Response:
         refuse_if_active(group, "to delete it")
         delete_groups(cluster, [name])
 
-    await room_of(request).desk.change(work)
+    await context_of(request).pool.change(work)
     return reply({"group": name})
 
 

@@ -146,33 +146,33 @@ class Guard:
             return self._refuse(
                 403,
                 "host",
-                "The console answers to 127.0.0.1 and localhost only: open it by these, or name others with --name."
+                "The console answers only to 127.0.0.1 and localhost: use these, or allow other names with --name."
                 if not self._rules.is_open
-                else "The console does not answer to this name: open it by its address, or start it with --name.",
+                else "The console does not answer to this name: use its address, or start it with --name.",
             )
         origin = headers.get("origin")
         is_foreign = origin is not None and origin != f"{scope['scheme']}://{host}"
         # A link from elsewhere may open a page, but only our own pages may read or change data.
         is_page = scope["method"] in READS and not scope["path"].startswith("/api/")
         if is_foreign or (not is_page and headers.get("sec-fetch-site", "none") not in ("same-origin", "none")):
-            return self._refuse(403, "origin", "This was asked by a page of another origin.")
+            return self._refuse(403, "origin", "The request came from a page of another origin.")
         return None
 
     def _unfit(self, scope: Scope, headers: Headers) -> Response | None:
         """Refuses methods, addresses and bodies that no handler takes."""
         if scope["method"] not in METHODS:
-            return self._refuse(405, "method", f"The console has no use for {scope['method']}.")
+            return self._refuse(405, "method", f"The console does not support {scope['method']}.")
         if len(scope["raw_path"]) + len(scope["query_string"]) > ADDRESS_BYTES_MAX:
             return self._refuse(414, "address", "The address is too long.")
         if scope["method"] in READS:
             return None
         if headers.get(CHANGE_HEADER) != "1":
-            return self._refuse(403, "header", f"What changes something needs the header {CHANGE_HEADER}: 1.")
+            return self._refuse(403, "header", f"Changes need the header {CHANGE_HEADER}: 1.")
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return self._refuse(415, "type", "What changes something is said in JSON (application/json).")
+            return self._refuse(415, "type", "Changes must be JSON (application/json).")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
-            return self._refuse(413, "size", f"A request may have {BODY_BYTES_MAX:,} bytes.")
+            return self._refuse(413, "size", f"A request may have at most {BODY_BYTES_MAX:,} bytes.")
         if self._rules.is_read_only and scope["path"] not in logins.PATHS:
             return self._refuse(
                 403, "read-only", "This console is read-only: start it without --read-only to change something."

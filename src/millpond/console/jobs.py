@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from millpond.admin.errors import Refused
-from millpond.console.desk import FAULTS
+from millpond.console.cluster_pool import FAULTS
 from millpond.console.shapes import sentence
 
 RUNNING_MAX: Final = 2
@@ -67,7 +67,7 @@ class Jobs:
     def start(self, kind: str, what: str, work: Callable[[Job], None], *, is_only_shown: bool = False) -> Job:
         """`work` updates the job's progress, and checks whether to stop."""
         if len(self.running(kind)) >= RUNNING_MAX:
-            raise Refused(f"{RUNNING_MAX} long tasks of that kind run already: wait for one, or stop it")
+            raise Refused(f"{RUNNING_MAX} long tasks of this kind are already running: wait for one, or stop it")
         ended = [each.id for each in self._jobs.values() if each.state != "running"]
         for old in ended[: max(0, len(self._jobs) + 1 - KEPT_MAX)]:
             del self._jobs[old]
@@ -78,7 +78,7 @@ class Jobs:
 
     def get(self, job_id: str) -> Job:
         if job_id not in self._jobs:
-            raise Refused("There is no such task any more: it ended, or the console was started again")
+            raise Refused("The task no longer exists: it ended, or the console was restarted")
         job = self._jobs[job_id]
         job.seen_at = time.monotonic()
         return job
@@ -87,7 +87,7 @@ class Jobs:
         """The plan of this dry run, if it is still known."""
         job = self._jobs.get(job_id)
         if job is None or not isinstance(job.plan, kind):
-            raise Refused("What was agreed to is not known any more: look again. Nothing was changed")
+            raise Refused("The dry run is no longer available: repeat it. Nothing was changed")
         return job.plan
 
     def running(self, kind: str) -> list[Job]:
@@ -102,7 +102,7 @@ class Jobs:
         except FAULTS as fault:
             job.error, job.state = sentence(fault), "failed"
         except Exception as bug:
-            job.error, job.state = f"A fault of the console: {bug!r}.", "failed"
+            job.error, job.state = f"A bug in the console: {bug!r}.", "failed"
             raise
         else:
             job.state = "stopped" if job.stop.is_set() and job.total is not None and job.done < job.total else "done"

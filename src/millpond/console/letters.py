@@ -20,13 +20,13 @@ from starlette.routing import Route
 from millpond.admin.dead_letters.letters import Filter, Letter, LetterId, Progress
 from millpond.admin.dead_letters.purge import PurgePlan, apply_purge, plan_purge
 from millpond.admin.dead_letters.redrive import (
-    AS_IT_WAS,
+    UNCHANGED,
     Edit,
-    Kept,
     LetterFate,
     Redrive,
     RedriveOrder,
     RedrivePlan,
+    Unedited,
     plan_redrive,
 )
 from millpond.admin.dead_letters.tally import OTHERS
@@ -34,11 +34,11 @@ from millpond.admin.dead_letters.topics import Rank, count_letters, last_letters
 from millpond.admin.errors import Leaderless, Refused
 from millpond.admin.excerpts import cut, cut_headers, cut_text
 from millpond.client.dead_letters import own_headers
-from millpond.console.desk import READ_SECONDS
+from millpond.console.cluster_pool import READ_SECONDS
+from millpond.console.context import ConsoleContext, context_of
 from millpond.console.jobs import Job
 from millpond.console.records import OFFSET_MAX, PARTITION_MAX, PREVIEW, WHOLE, text_as_bytes
 from millpond.console.responses import encoded, reply, reply_encoded
-from millpond.console.room import Room, room_of
 from millpond.console.shapes import BadRequest, Body, number, words
 from millpond.remote.cluster import Cluster
 
@@ -60,7 +60,7 @@ EDITS_MAX: Final = 100
 
 
 async def topics(request: Request) -> Response:
-    listed, left_out = await room_of(request).desk.recent(
+    listed, left_out = await context_of(request).pool.recent(
         "letters", FRESH_SECONDS, lambda cluster: list_letter_topics(cluster, LOOK_SECONDS), is_long=True
     )
     return reply({"topics": listed, "left_out": left_out})
@@ -68,26 +68,16 @@ async def topics(request: Request) -> Response:
 
 async def letters(request: Request) -> Response:
     topic, limit = request.path_params["topic"], number(request, "limit", ROWS, 1, ROWS_MAX)
-    wanted, before = _wanted(words(request, "error"), words(request, "key")), _before(words(request, "before"))
+    selection, before = _selection(words(request, "error"), words(request, "key")), _before(words(request, "before"))
     # The newest letters are at the end; those that match a filter, and older ones, may be anywhere.
-    is_long = before is not None or not wanted.is_open
+    is_long = before is not None or not selection.is_open
 
     def look(cluster: Cluster) -> bytes:
         seconds = LOOK_SECONDS if is_long else READ_SECONDS
-        last = last_letters(cluster, topic, wanted, limit, _row, before=before, seconds=seconds)
-        return encoded(
-            {
-                "topic_id": last.topic_id,
-                "letters": last.letters[::-1],
-                "leaderless": last.leaderless,
-                "looked": last.looked,
-                "total": last.total,
-                "is_whole": last.is_whole,
-                "is_held_back": last.is_held_back,
-            }
-        )
+        last = last_letters(cluster, topic, selection, limit, _row, before=before, seconds=seconds)
+        return encoded(replace(last, letters=last.letters[::-1]))
 
-    return reply_encoded(await room_of(request).desk.ask(look, is_long=is_long))
+    return reply_encoded(await context_of(request).pool.ask(look, is_long=is_long))
 
 
 def _before(text: str) -> Rank | None:
@@ -103,20 +93,20 @@ def _before(text: str) -> Rank | None:
 async def letter(request: Request) -> Response:
     topic, index, offset = (request.path_params[each] for each in ("topic", "index", "offset"))
     if index > PARTITION_MAX or offset > OFFSET_MAX:
-        raise BadRequest("There are no such numbers.")
-    wanted = Filter(ids=frozenset({LetterId(index, offset)}))
+        raise BadRequest("The partition or offset is out of range.")
+    selection = Filter(ids=frozenset({LetterId(index, offset)}))
 
     def look(cluster: Cluster) -> bytes:
-        last = last_letters(cluster, topic, wanted, 1, _whole, seconds=READ_SECONDS)
+        last = last_letters(cluster, topic, selection, 1, _whole, seconds=READ_SECONDS)
         if index in last.leaderless:
-            raise Leaderless(f"{topic}[{index}] has no leader now: its letters can be read when it has one again")
+            raise Leaderless(f"{topic}[{index}] has no leader now: its letters cannot be read until it has one")
         if not last.letters and not last.is_whole:
             raise Refused(f"The letter {index}:{offset} of {topic} could not be read in time: try again")
         if not last.letters:
-            raise Refused(f"There is no letter {index}:{offset} in {topic}: it was deleted, or is no letter")
+            raise Refused(f"There is no letter {index}:{offset} in {topic}: it was deleted, or is not a letter")
         return encoded({**last.letters[0], "topic_id": last.topic_id})
 
-    return reply_encoded(await room_of(request).desk.ask(look))
+    return reply_encoded(await context_of(request).pool.ask(look))
 
 
 async def counts(request: Request) -> Response:
@@ -141,7 +131,7 @@ async def counts(request: Request) -> Response:
             }
         )
 
-    return reply_encoded(await room_of(request).desk.recent(("counts", topic), FRESH_SECONDS, look, is_long=True))
+    return reply_encoded(await context_of(request).pool.recent(("counts", topic), FRESH_SECONDS, look, is_long=True))
 
 
 def _over_time(spans: Mapping[int, Counter[str]], named: set[str]) -> list[tuple[int, Counter[str]]]:
@@ -201,10 +191,10 @@ def _cause(letter: Letter, signs: int) -> dict[str, Any] | None:
 
 async def redrive(request: Request) -> Response:
     """Without `agreed` a dry run; with the task of a dry run, a task that does exactly that."""
-    body, topic, room = await Body.read(request), request.path_params["topic"], room_of(request)
+    body, topic, context = await Body.read(request), request.path_params["topic"], context_of(request)
     if body.has("agreed"):
-        plan = room.jobs.agreed(body.text("agreed"), RedrivePlan)
-        return reply(_start_redrive(room, topic, plan).shape(), 202)
+        plan = context.jobs.agreed(body.text("agreed"), RedrivePlan)
+        return reply(_start_redrive(context, topic, plan).shape(), 202)
     order = RedriveOrder(
         topic,
         _filter(body),
@@ -217,79 +207,79 @@ async def redrive(request: Request) -> Response:
     )
 
     def work(job: Job) -> None:
-        with room.desk.client() as cluster:
+        with context.pool.client() as cluster:
             plan = plan_redrive(cluster, order, _progress(job))
             job.plan, job.result = plan, _plan_shape(plan)
 
-    job = room.jobs.start("counts", f"Dry run of a redrive of {topic}", work, is_only_shown=True)
+    job = context.jobs.start("counts", f"Dry run of a redrive of {topic}", work, is_only_shown=True)
     return reply(job.shape(), 202)
 
 
-def _start_redrive(room: Room, topic: str, plan: RedrivePlan) -> Job:
+def _start_redrive(context: ConsoleContext, topic: str, plan: RedrivePlan) -> Job:
     if plan.order.topic != topic:
-        raise BadRequest(f"That was agreed for {plan.order.topic}.")
+        raise BadRequest(f"That dry run was for {plan.order.topic}.")
     what = f"Redrive of {topic}"
-    if any(each.what == what for each in room.jobs.running("letters")):
-        raise Refused(f"Letters of {topic} are being redriven by this console already: wait for that, or stop it")
+    if any(each.what == what for each in context.jobs.running("letters")):
+        raise Refused(f"Letters of {topic} are already being redriven by this console: wait for that, or stop it")
 
     def work(job: Job) -> None:
         def report(sent: int) -> None:
             job.done = sent
 
         job.total = plan.records
-        with room.desk.client() as cluster:
+        with context.pool.client() as cluster:
             try:
                 Redrive(cluster, plan.order, agreed=plan).run(report, job.stop.is_set)
             finally:
-                room.desk.forget()
+                context.pool.forget()
 
-    return room.jobs.start("letters", what, work)
+    return context.jobs.start("letters", what, work)
 
 
 def _progress(job: Job) -> Progress:
-    def hear(looked: int, total: int) -> None:
+    def report_progress(looked: int, total: int) -> None:
         # Until the total is known, the progress is zero.
         job.done, job.total = looked, total or None
         job.check()
 
-    return hear
+    return report_progress
 
 
 def _edits(body: Body) -> dict[LetterId, Edit]:
     """Edits by the ids of letters."""
     edits = {}
-    for given in body.list("edits"):
-        if not isinstance(given, dict):
+    for item in body.list("edits"):
+        if not isinstance(item, dict):
             raise BadRequest("An edit must be an object.")
-        edit = Body(given)
+        edit = Body(item)
         key, value = _edited(edit, "key"), _edited(edit, "value")
         headers = None
         if edit.has("headers"):
             headers = tuple((name, text.encode()) for name, text in edit.texts("headers").items())
-        edits[_letter_id(edit.text("id"))] = Edit(key, value, AS_IT_WAS if headers is None else headers)
+        edits[_letter_id(edit.text("id"))] = Edit(key, value, UNCHANGED if headers is None else headers)
     if len(edits) > EDITS_MAX:
         raise BadRequest(f"Correct at most {EDITS_MAX} letters at a time.")
     return edits
 
 
-def _edited(edit: Body, name: str) -> bytes | Literal[Kept.AS_IT_WAS] | None:
+def _edited(edit: Body, name: str) -> bytes | Literal[Unedited.UNCHANGED] | None:
     """A missing part stays unchanged; null means no value."""
     if not edit.names(name):
-        return AS_IT_WAS
+        return UNCHANGED
     return text_as_bytes(edit.text_or_none(name), edit.text(f"{name}_encoding", "text"))
 
 
 def _filter(body: Body) -> Filter:
     ids = [_letter_id(each) for each in body.list("ids")]
     if len(ids) > IDS_MAX:
-        raise BadRequest(f"Name at most {IDS_MAX:,} letters, or all.")
-    wanted = _wanted(body.text_or_none("error"), body.text_or_none("key"), ids)
-    if body.flag("all") != wanted.is_open:
-        raise BadRequest("Say which letters: all, or ids, an error or a key.")
-    return wanted
+        raise BadRequest(f"Select at most {IDS_MAX:,} letters, or all.")
+    selection = _selection(body.text_or_none("error"), body.text_or_none("key"), ids)
+    if body.flag("all") != selection.is_open:
+        raise BadRequest("Select letters: all, or ids, an error or a key.")
+    return selection
 
 
-def _wanted(error: str | None, key: str | None, ids: Iterable[LetterId] = ()) -> Filter:
+def _selection(error: str | None, key: str | None, ids: Iterable[LetterId] = ()) -> Filter:
     errors, keys = {error} if error else (), {key.encode()} if key else ()
     return Filter(frozenset(errors), frozenset(keys), ids=frozenset(ids))
 
@@ -299,7 +289,7 @@ def _topic_id(text: str | None) -> UUID | None:
     try:
         return None if text is None else UUID(text)
     except ValueError:
-        raise BadRequest("topic_id must be the one that the letters came with.") from None
+        raise BadRequest("topic_id must be the id returned with the letters.") from None
 
 
 def _letter_id(text: object) -> LetterId:
@@ -321,7 +311,7 @@ def _plan_shape(plan: RedrivePlan) -> dict[str, Any]:
         "groups": dict(plan.groups.most_common(NAMES_MAX)),
         "done": plan.fates[LetterFate.DONE],
         "held": plan.fates[LetterFate.HELD],
-        "homeless": plan.fates[LetterFate.HOMELESS],
+        "no_target": plan.fates[LetterFate.NO_TARGET],
         "missing": len(plan.missing),
         "leaderless": plan.topic.leaderless,
     }
@@ -329,12 +319,12 @@ def _plan_shape(plan: RedrivePlan) -> dict[str, Any]:
 
 async def purge(request: Request) -> Response:
     """Without `agreed` a dry run; with the task of a dry run, exactly that is deleted."""
-    body, topic, room = await Body.read(request), request.path_params["topic"], room_of(request)
+    body, topic, context = await Body.read(request), request.path_params["topic"], context_of(request)
     if body.has("agreed"):
-        plan = room.jobs.agreed(body.text("agreed"), PurgePlan)
+        plan = context.jobs.agreed(body.text("agreed"), PurgePlan)
         if plan.topic != topic:
-            raise BadRequest(f"That was agreed for {plan.topic}.")
-        await room.desk.change(lambda cluster: apply_purge(cluster, plan))
+            raise BadRequest(f"That dry run was for {plan.topic}.")
+        await context.pool.change(lambda cluster: apply_purge(cluster, plan))
         return reply(_purge_shape(plan))
     mode = body.text("mode")
     if mode not in ("all", "redriven", "before"):
@@ -343,13 +333,13 @@ async def purge(request: Request) -> Response:
     only_redriven = mode == "redriven"
 
     def work(job: Job) -> None:
-        with room.desk.client() as cluster:
+        with context.pool.client() as cluster:
             plan = plan_purge(
                 cluster, topic, before_ms=before_ms, only_redriven=only_redriven, progress=_progress(job)
             )
             job.plan, job.result = plan, _purge_shape(plan)
 
-    job = room.jobs.start("counts", f"Count of letters of {topic}", work, is_only_shown=True)
+    job = context.jobs.start("counts", f"Count of letters of {topic}", work, is_only_shown=True)
     return reply(job.shape(), 202)
 
 

@@ -67,7 +67,7 @@ def read_password(path: Path) -> str:
         raise PasswordError(f"{path}: {why}") from None
     if not PASSWORD_SIGNS_MIN <= len(password) <= PASSWORD_SIGNS_MAX:
         raise PasswordError(
-            f"{path}: its first line is the password, of {PASSWORD_SIGNS_MIN} to {PASSWORD_SIGNS_MAX:,} signs"
+            f"{path}: its first line must be a password of {PASSWORD_SIGNS_MIN} to {PASSWORD_SIGNS_MAX:,} characters"
         )
     return password
 
@@ -165,10 +165,10 @@ class TooManyTries(Exception):
 K = TypeVar("K")
 
 
-def _keep(known: dict[K, _Bucket], key: K, bucket: _Bucket, most: int) -> None:
-    while len(known) >= most:
-        known.pop(next(iter(known)))
-    known[key] = bucket
+def _keep(buckets: dict[K, _Bucket], key: K, bucket: _Bucket, most: int) -> None:
+    while len(buckets) >= most:
+        buckets.pop(next(iter(buckets)))
+    buckets[key] = bucket
 
 
 def _origin(address: str) -> str:
@@ -211,14 +211,14 @@ def routes(login: Login | None) -> list[Route]:
         if login is None:
             return JSONResponse({})
         if len(password) > PASSWORD_SIGNS_MAX:
-            raise BadRequest("No password is that long.")
+            raise BadRequest("The password is too long.")
         tokens = tokens_of(request.headers)
         try:
             token = login.begin(password, request.client.host if request.client else "", tokens)
         except TooManyTries:
-            return JSONResponse({"error": "Too many tries: wait a minute."}, 429, {"retry-after": "60"})
+            return JSONResponse({"error": "Too many attempts: wait a minute."}, 429, {"retry-after": "60"})
         if token is None:
-            return JSONResponse({"error": "That is not the password."}, 401)
+            return JSONResponse({"error": "Wrong password."}, 401)
         login.end(tokens)
         response = JSONResponse({})
         response.set_cookie(

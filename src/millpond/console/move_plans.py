@@ -16,8 +16,8 @@ from millpond.admin.balance import plan_balance, plan_leaders, unled
 from millpond.admin.drain import find_member, plan_drain_of
 from millpond.admin.errors import Refused
 from millpond.admin.members import describe_members
-from millpond.admin.moves import look
-from millpond.admin.placement import Load, Planned, outdated, plan_factor, plan_move
+from millpond.admin.moves import read_placement
+from millpond.admin.placement import Placement, PlannedMove, outdated, plan_factor, plan_move
 from millpond.admin.topics import find_topic
 from millpond.base.ids import TopicPartition
 from millpond.base.words import counted
@@ -49,8 +49,8 @@ class MoveOrder:
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    load: Load
-    moves: Sequence[Planned]
+    placement: Placement
+    moves: Sequence[PlannedMove]
     to_elect: Sequence[TopicPartition] = ()
 
     @property
@@ -66,22 +66,22 @@ def make_plan(cluster: Cluster, order: MoveOrder) -> MovePlan:
             members = describe_members(cluster)
             for node_id in order.nodes:
                 find_member(members, node_id)
-            return MovePlan(look(cluster), plan_drain_of(cluster, order.nodes))
+            return MovePlan(read_placement(cluster), plan_drain_of(cluster, order.nodes))
         case "balance":
-            load = look(cluster)
-            moves = plan_balance(load)
-            return MovePlan(load, moves, unled(load, moves))
+            placement = read_placement(cluster)
+            moves = plan_balance(placement)
+            return MovePlan(placement, moves, unled(placement, moves))
         case "leaders":
-            load = look(cluster)
-            moves = plan_leaders(load)
-            return MovePlan(load, moves, unled(load, moves))
+            placement = read_placement(cluster)
+            moves = plan_leaders(placement)
+            return MovePlan(placement, moves, unled(placement, moves))
         case "move":
             find_topic(cluster, order.topic)
-            load = look(cluster)
-            return MovePlan(load, plan_move(load, order.topic, order.partitions, order.nodes))
+            placement = read_placement(cluster)
+            return MovePlan(placement, plan_move(placement, order.topic, order.partitions, order.nodes))
     find_topic(cluster, order.topic)
-    load = look(cluster)
-    return MovePlan(load, plan_factor(load, [order.topic], order.factor))
+    placement = read_placement(cluster)
+    return MovePlan(placement, plan_factor(placement, [order.topic], order.factor))
 
 
 class MovePlans:
@@ -95,8 +95,8 @@ class MovePlans:
         while len(self._kept) >= KEPT_MAX:
             self._kept.pop(next(iter(self._kept)))
         moved = {each.partition for each in plan.moves}
-        held = {each: found for each, found in plan.load.partitions.items() if each in moved}
-        self._kept[order, plan.mark] = replace(plan, load=replace(plan.load, partitions=held))
+        held = {each: placement for each, placement in plan.placement.partitions.items() if each in moved}
+        self._kept[order, plan.mark] = replace(plan, placement=replace(plan.placement, partitions=held))
 
     def agreed(self, cluster: Cluster, order: MoveOrder, mark: str) -> MovePlan:
         """The plan that was shown under this mark; raises Refused if it is unknown, or no longer fits."""
@@ -105,10 +105,10 @@ class MovePlans:
             # After a restart, or many plans later: a new plan may well be the same.
             plan = make_plan(cluster, order)
             if plan.mark != mark:
-                raise Refused("The plan is another one by now: look at it again. Nothing was moved")
+                raise Refused("The plan has changed: review it again. Nothing was moved")
             return plan
-        now = look(cluster)
-        if others := outdated(kept.moves, kept.load, now):
+        now = read_placement(cluster)
+        if others := outdated(kept.moves, kept.placement, now):
             named = counted(len(others), "partition")
-            raise Refused(f"The plan does not fit any more for {named}: look at it again. Nothing was moved")
-        return replace(kept, load=now)
+            raise Refused(f"The plan no longer fits for {named}: review it again. Nothing was moved")
+        return replace(kept, placement=now)

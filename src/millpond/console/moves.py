@@ -17,11 +17,11 @@ from millpond.admin.moves import elect_first
 from millpond.admin.placement import seconds_at, waited_for
 from millpond.admin.waves import Outcome, Progress, run_moves
 from millpond.base.words import counted
+from millpond.console.context import context_of
 from millpond.console.jobs import Job
 from millpond.console.move_plans import MoveOrder, MovePlan, make_plan
 from millpond.console.records import PARTITION_MAX
 from millpond.console.responses import reply
-from millpond.console.room import room_of
 from millpond.console.shapes import BadRequest, Body
 from millpond.remote.cluster import Cluster
 
@@ -37,25 +37,25 @@ async def move(request: Request) -> Response:
     fits."""
     body = await Body.read(request)
     order, rate = _order(body), body.number_or_none("rate", 1, RATE_MAX)
-    room = room_of(request)
+    context = context_of(request)
     if body.flag("dry_run"):
-        plan = await room.desk.ask(lambda cluster: make_plan(cluster, order))
-        room.move_plans.keep(order, plan)
+        plan = await context.pool.ask(lambda cluster: make_plan(cluster, order))
+        context.move_plans.keep(order, plan)
         return reply(_plan_shape(plan, rate))
     agreed = body.text("agreed")
-    if room.jobs.running("moves"):
-        raise Refused("Partitions move already by this console: wait for that, or stop it")
+    if context.jobs.running("moves"):
+        raise Refused("This console is already moving partitions: wait for that, or stop it")
 
     def work(job: Job) -> None:
-        with room.desk.client() as cluster:
-            plan = room.move_plans.agreed(cluster, order, agreed)
+        with context.pool.client() as cluster:
+            plan = context.move_plans.agreed(cluster, order, agreed)
             job.total = len(plan.moves)
             try:
                 job.result = _run(cluster, order, plan, rate, job)
             finally:
-                room.desk.forget()
+                context.pool.forget()
 
-    return reply(room.jobs.start("moves", str(order), work).shape(), 202)
+    return reply(context.jobs.start("moves", str(order), work).shape(), 202)
 
 
 def _run(cluster: Cluster, order: MoveOrder, plan: MovePlan, rate: int | None, job: Job) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _run(cluster: Cluster, order: MoveOrder, plan: MovePlan, rate: int | None, j
     outcome = run_moves(cluster, plan.moves, stop=_Stop(job.stop), tell=tell, rate=rate)
     left = sorted(still_held(cluster, order.nodes)) if order.what == "drain" and outcome.is_done else []
     if left:
-        raise Refused(f"{counted(len(left), 'partition')} came to the node meanwhile: drain it again")
+        raise Refused(f"{counted(len(left), 'partition')} were added to the node in the meantime: drain it again")
     return _outcome_shape(outcome)
 
 
@@ -83,10 +83,10 @@ class _Stop:
 
     def __init__(self, event: threading.Event) -> None:
         self._event = event
-        self.is_asked = False
+        self.is_requested = False
 
     def wait(self, seconds: float) -> None:
-        self.is_asked = self._event.wait(seconds)
+        self.is_requested = self._event.wait(seconds)
 
 
 def _order(body: Body) -> MoveOrder:
@@ -114,7 +114,7 @@ def _numbers(body: Body, name: str) -> tuple[int, ...]:
 
 
 def _plan_shape(plan: MovePlan, rate: int | None) -> dict[str, Any]:
-    now, then = shares(plan.load), shares(plan.load, plan.moves)
+    now, then = shares(plan.placement), shares(plan.placement, plan.moves)
     return {
         "agreed": plan.mark,
         "moves": [
@@ -125,7 +125,7 @@ def _plan_shape(plan: MovePlan, rate: int | None) -> dict[str, Any]:
         "bytes_to_copy": sum(each.bytes_to_copy for each in plan.moves),
         "seconds": None if rate is None else seconds_at(plan.moves, rate),
         "to_elect": len(plan.to_elect),
-        "waits_for": waited_for(plan.load, plan.moves),
+        "waits_for": waited_for(plan.placement, plan.moves),
         "shares": [{"node_id": node, "now": now[node], "then": then[node]} for node in now],
     }
 
@@ -147,7 +147,7 @@ async def undrain(request: Request) -> Response:
         find_member(describe_members(cluster), node)
         mark_drained(cluster, [node], False)
 
-    await room_of(request).desk.change(work)
+    await context_of(request).pool.change(work)
     return reply({"node": node})
 
 

@@ -8,14 +8,14 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.routing import Route
 
-from millpond.admin.health import look_at_health
+from millpond.admin.health import read_health
 from millpond.admin.members import describe_members
 from millpond.admin.moves import Move, drained_nodes, moves_under_way
 from millpond.base.errors import RemoteError
 from millpond.base.ids import TopicPartition
+from millpond.console.context import context_of
 from millpond.console.overview import node_shape
-from millpond.console.room import room_of
-from millpond.console.streams import EventStream, looks
+from millpond.console.streams import EventStream, sample_events
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError
 
@@ -24,7 +24,7 @@ NAMES_MAX: Final = 100
 
 
 def _look(cluster: Cluster) -> dict[str, Any]:
-    health = look_at_health(cluster)
+    health = read_health(cluster)
     members: dict[int, dict[str, Any]] = {}
     quorum_failure = ""
     try:
@@ -62,8 +62,8 @@ def _look(cluster: Cluster) -> dict[str, Any]:
 
 
 async def live_cluster(request: Request) -> EventStream:
-    room = room_of(request)
-    return EventStream(room.streams, looks(lambda: room.desk.recent("cluster", FRESH_SECONDS, _look)))
+    context = context_of(request)
+    return EventStream(context.streams, sample_events(lambda: context.pool.recent("cluster", FRESH_SECONDS, _look)))
 
 
 ROUTES: Final = [Route("/api/live/cluster", live_cluster)]

@@ -11,12 +11,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from millpond import __version__
+from millpond.admin.cluster_rates import ClusterSample, RateWindow, sample_cluster
 from millpond.admin.concerns import Concern, find_concerns
 from millpond.admin.dead_letters.topics import waiting_letters
 from millpond.admin.health import Health
-from millpond.admin.pulse import Look, Pulse, look_at
-from millpond.console.room import Room, room_of
-from millpond.console.streams import EventStream, looks
+from millpond.console.context import ConsoleContext, context_of
+from millpond.console.streams import EventStream, sample_events
 
 FRESH_SECONDS: Final = 1.5
 LETTERS_SECONDS: Final = 10.0
@@ -28,44 +28,44 @@ ROWS_MAX: Final = 8
 class Overview:
     """Keeps the last samples, for rates and their curve."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self._pulse = Pulse()
+    def __init__(self, context: ConsoleContext) -> None:
+        self._context = context
+        self._window = RateWindow()
         self._history: deque[tuple[float, float, int]] = deque(maxlen=HISTORY_LOOKS)
 
     async def overview(self) -> dict[str, Any]:
-        look = await self._room.desk.recent("overview", FRESH_SECONDS, look_at)
-        if self._pulse.last is None or look.at_seconds > self._pulse.last.at_seconds:
-            self._add(look)
+        sample = await self._context.pool.recent("overview", FRESH_SECONDS, sample_cluster)
+        if self._window.last is None or sample.at_seconds > self._window.last.at_seconds:
+            self._add(sample)
         # Dead letters are counted by reading them, so less often than the rest.
-        letters = await self._room.desk.recent("waiting letters", LETTERS_SECONDS, waiting_letters)
-        return self._shape(look, letters)
+        letters = await self._context.pool.recent("waiting letters", LETTERS_SECONDS, waiting_letters)
+        return self._shape(sample, letters)
 
-    def _add(self, look: Look) -> None:
-        self._pulse.add(look)
-        if self._pulse.rates is not None:
-            self._history.append((look.at_seconds, self._pulse.rates.written_in_all, look.lag))
-        while self._history and look.at_seconds - self._history[0][0] > HISTORY_SECONDS_MAX:
+    def _add(self, sample: ClusterSample) -> None:
+        self._window.add(sample)
+        if self._window.rates is not None:
+            self._history.append((sample.at_seconds, self._window.rates.written_in_all, sample.lag))
+        while self._history and sample.at_seconds - self._history[0][0] > HISTORY_SECONDS_MAX:
             self._history.popleft()
 
-    def _shape(self, look: Look, letters: Mapping[str, int]) -> dict[str, Any]:
-        health, rates = look.health, self._pulse.rates
+    def _shape(self, sample: ClusterSample, letters: Mapping[str, int]) -> dict[str, Any]:
+        health, rates = sample.health, self._window.rates
         latest = sorted(health.groups, key=lambda each: (-each.lag, each.group.id))[:ROWS_MAX]
         written = {} if rates is None else rates.written
         return {
             "cluster_id": health.nodes.cluster_id,
             "concerns": [_concern(each) for each in find_concerns(health, letters=letters)],
-            "topics": len(look.topics),
-            "partitions": look.partitions,
+            "topics": len(sample.topics),
+            "partitions": sample.partitions,
             "records_per_second": None if rates is None else rates.written_in_all,
-            "history": [{"ago": look.at_seconds - at, "rate": rate, "lag": lag} for at, rate, lag in self._history],
+            "history": [{"ago": sample.at_seconds - at, "rate": rate, "lag": lag} for at, rate, lag in self._history],
             "busiest": [
                 {"topic": name, "rate": rate}
                 for name, rate in sorted(written.items(), key=lambda each: (-each[1], each[0]))[:ROWS_MAX]
                 if rate > 0
             ],
             "groups": len(health.groups) + health.groups_left_out,
-            "lag": look.lag,
+            "lag": sample.lag,
             "latest": [
                 {
                     "group": each.group.id,
@@ -101,24 +101,24 @@ def _concern(concern: Concern) -> dict[str, Any]:
 
 
 async def about(request: Request) -> Response:
-    room = room_of(request)
+    context = context_of(request)
     return JSONResponse(
         {
             "version": __version__,
-            "bootstrap": room.bootstrap,
-            "is_read_only": room.rules.is_read_only,
-            "has_login": room.rules.login is not None,
-            "streams": room.streams.open_count,
-            "streams_refused": room.streams.refused_count,
-            "refused": dict(room.refused),
+            "bootstrap": context.bootstrap,
+            "is_read_only": context.rules.is_read_only,
+            "has_login": context.rules.login is not None,
+            "streams": context.streams.open_count,
+            "streams_refused": context.streams.refused_count,
+            "refused": dict(context.refused),
         }
     )
 
 
-def routes(room: Room) -> list[Route]:
-    overview = Overview(room)
+def routes(context: ConsoleContext) -> list[Route]:
+    overview = Overview(context)
 
     async def live(request: Request) -> EventStream:
-        return EventStream(room.streams, looks(overview.overview))
+        return EventStream(context.streams, sample_events(overview.overview))
 
     return [Route("/api/about", about), Route("/api/live/overview", live)]

@@ -8,8 +8,8 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.routing import Route
 
-from millpond.console.room import room_of
-from millpond.console.streams import EventStream, looks
+from millpond.console.context import context_of
+from millpond.console.streams import EventStream, sample_events
 from millpond.remote.cluster import Cluster
 from millpond.spark.pipelines.status import find_statuses
 
@@ -30,12 +30,12 @@ def look_at_pipelines(home: Path) -> dict[str, Any]:
 
 
 async def live_pipelines(request: Request) -> EventStream:
-    room = room_of(request)
+    context = context_of(request)
 
     def look(_: Cluster) -> dict[str, Any]:
-        return look_at_pipelines(room.pipelines)
+        return look_at_pipelines(context.pipelines)
 
-    return EventStream(room.streams, looks(lambda: room.desk.recent("pipelines", FRESH_SECONDS, look)))
+    return EventStream(context.streams, sample_events(lambda: context.pool.recent("pipelines", FRESH_SECONDS, look)))
 
 
 ROUTES: Final = [Route("/api/live/pipelines", live_pipelines)]

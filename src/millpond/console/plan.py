@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from millpond.admin.plan import Demand, Engine, Machine, make_plan, sums
 from millpond.admin.workload import observe_workload
+from millpond.console.context import context_of
 from millpond.console.responses import reply
-from millpond.console.room import room_of
 from millpond.console.shapes import amount
 
 LARGE: Final = 1e15
@@ -37,9 +37,9 @@ async def plan(request: Request) -> Response:
         cores=round(amount(request, "cores", 1, 1, 1024)),
         engine=_engine(request),
     )
-    found = make_plan(demand, machine)
+    result = make_plan(demand, machine)
     return reply(
-        {"demand": demand, "machine": machine, "plan": found, "sections": sums(found, demand, machine)},
+        {"demand": demand, "machine": machine, "plan": result, "sections": sums(result, demand, machine)},
     )
 
 
@@ -59,7 +59,7 @@ def _engine(request: Request) -> Engine | None:
 async def workload(request: Request) -> Response:
     """The cluster's current workload, as a starting point for a plan."""
     return reply(
-        await room_of(request).desk.recent(
+        await context_of(request).pool.recent(
             "workload", LOOK_SECONDS, lambda cluster: observe_workload(cluster, LOOK_SECONDS)
         )
     )

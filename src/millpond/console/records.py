@@ -17,9 +17,9 @@ from millpond.admin.excerpts import Extent, RecordExcerpt
 from millpond.admin.offsets import At, Beginning, Last, Point, Since
 from millpond.admin.records import After, Before, RecordSearch, RecordTail, read_page, write_record
 from millpond.admin.topics import find_topic
-from millpond.console.desk import FAULTS
+from millpond.console.cluster_pool import FAULTS
+from millpond.console.context import ConsoleContext, context_of
 from millpond.console.responses import encoded, reply, reply_encoded
-from millpond.console.room import Room, room_of
 from millpond.console.shapes import BadRequest, Body, flag, number, sentence, words
 from millpond.console.streams import Event, EventStream
 from millpond.remote.cluster import Cluster
@@ -51,7 +51,7 @@ def _cursor(request: Request, name: str) -> dict[int, int]:
     for part in text.split(",") if text else ():
         index, _, offset = part.partition(":")
         if not (index.isdecimal() and offset.isdecimal() and len(part) <= 40 and int(offset) <= OFFSET_MAX):
-            raise BadRequest(f"{name} must be PARTITION:OFFSET, with commas between.")
+            raise BadRequest(f"{name} must be PARTITION:OFFSET, separated by commas.")
         cursor[int(index)] = int(offset)
     return cursor
 
@@ -90,7 +90,7 @@ async def read(request: Request) -> Response:
     topic, index, point = request.path_params["name"], _index(request), _page_point(request)
     limit, isolation = number(request, "limit", ROWS, 1, ROWS_MAX), _isolation(request)
 
-    def look(cluster: Cluster) -> bytes:
+    def read_new(cluster: Cluster) -> bytes:
         page = read_page(cluster, topic, index, point, limit, PREVIEW, isolation=isolation)
         return encoded(
             {
@@ -109,80 +109,80 @@ async def read(request: Request) -> Response:
             }
         )
 
-    return reply_encoded(await room_of(request).desk.ask(look))
+    return reply_encoded(await context_of(request).pool.ask(read_new))
 
 
 async def partitions(request: Request) -> Response:
     """All partitions, including those without a leader."""
     topic = request.path_params["name"]
-    info = await room_of(request).desk.ask(lambda cluster: find_topic(cluster, topic))
+    info = await context_of(request).pool.ask(lambda cluster: find_topic(cluster, topic))
     return reply([{"partition": index, "leader": each.leader} for index, each in sorted(info.partitions.items())])
 
 
 async def read_one(request: Request) -> Response:
     topic, index, offset = (request.path_params[each] for each in ("name", "index", "offset"))
     if index > PARTITION_MAX or offset > OFFSET_MAX:
-        raise BadRequest("There are no such numbers.")
+        raise BadRequest("The partition or offset is out of range.")
 
-    def look(cluster: Cluster) -> bytes:
-        found = read_page(cluster, topic, index, At(offset), 1, WHOLE).records
-        if not found or found[0].offset != offset:
+    def read_new(cluster: Cluster) -> bytes:
+        records = read_page(cluster, topic, index, At(offset), 1, WHOLE).records
+        if not records or records[0].offset != offset:
             raise Refused(
                 f"There is no record at {topic}[{index}]@{offset}: it was deleted or compacted, or is a marker"
             )
-        return encoded(found[0])
+        return encoded(records[0])
 
-    return reply_encoded(await room_of(request).desk.ask(look))
+    return reply_encoded(await context_of(request).pool.ask(read_new))
 
 
 async def live_tail(request: Request) -> EventStream:
     tail = RecordTail(request.path_params["name"], _index(request), _isolation(request), TAIL_ROWS, PREVIEW)
-    room = room_of(request)
-    return EventStream(room.streams, _tail(room, tail))
+    context = context_of(request)
+    return EventStream(context.streams, _tail(context, tail))
 
 
-async def _tail(room: Room, tail: RecordTail) -> AsyncIterator[Event]:
+async def _tail(context: ConsoleContext, tail: RecordTail) -> AsyncIterator[Event]:
     while True:
         try:
-            yield Event("records", await room.desk.ask(tail.look))
+            yield Event("records", await context.pool.ask(tail.read_new))
         except FAULTS as fault:
             yield Event("failure", {"error": sentence(fault)})
         await asyncio.sleep(TAIL_SECONDS)
 
 
 async def live_search(request: Request) -> EventStream:
-    room, topic, index = room_of(request), request.path_params["name"], _index(request)
+    context, topic, index = context_of(request), request.path_params["name"], _index(request)
     text, isolation = words(request, "text"), _isolation(request)
     if not text:
         raise BadRequest("Say what to search for.")
     point: Point = Beginning() if words(request, "from", "") in ("", "end") else _point(request)
     if request.query_params.get("since_ms"):
         point = _point(request)
-    return EventStream(room.streams, _search(room, topic, index, point, text, isolation))
+    return EventStream(context.streams, _search(context, topic, index, point, text, isolation))
 
 
 async def _search(
-    room: Room, topic: str, index: int | None, point: Point, text: str, isolation: Isolation
+    context: ConsoleContext, topic: str, index: int | None, point: Point, text: str, isolation: Isolation
 ) -> AsyncIterator[Event]:
     loop = asyncio.get_running_loop()
-    lease, began, hits = room.desk.lease(), loop.time(), 0
+    lease, began, hits = context.pool.lease(), loop.time(), 0
 
     def begin(cluster: Cluster) -> RecordSearch:
         return RecordSearch(cluster, topic, index, point, text, PREVIEW, isolation)
 
     try:
-        search = await room.desk.on(lease, begin)
+        search = await context.pool.on(lease, begin)
 
-        def go_on(_: Cluster) -> list[RecordExcerpt]:
-            return search.go_on(SEARCH_STEP_SECONDS, HITS_MAX - hits)
+        def step(_: Cluster) -> list[RecordExcerpt]:
+            return search.run_for(SEARCH_STEP_SECONDS, HITS_MAX - hits)
 
         while not search.is_done and hits < HITS_MAX and loop.time() - began < SEARCH_SECONDS_MAX:
-            found = await room.desk.on(lease, go_on)
-            hits += len(found)
+            matches = await context.pool.on(lease, step)
+            hits += len(matches)
             yield Event(
                 "found",
                 {
-                    "records": found,
+                    "records": matches,
                     "leaderless": search.leaderless,
                     "scanned": search.scanned,
                     "total": search.total,
@@ -194,7 +194,7 @@ async def _search(
     except FAULTS as fault:
         yield Event("failure", {"error": sentence(fault)})
     finally:
-        room.desk.give_back(lease)
+        context.pool.give_back(lease)
 
 
 async def produce(request: Request) -> Response:
@@ -206,8 +206,8 @@ async def produce(request: Request) -> Response:
     )
     headers = tuple((name, text.encode()) for name, text in body.texts("headers").items())
     if len(headers) > HEADERS_MAX:
-        raise BadRequest(f"A record may have {HEADERS_MAX} headers here.")
-    partition, offset = await room_of(request).desk.change(
+        raise BadRequest(f"A record may have at most {HEADERS_MAX} headers here.")
+    partition, offset = await context_of(request).pool.change(
         lambda cluster: write_record(cluster, topic, index, key, value, headers)
     )
     return reply({"partition": partition, "offset": offset}, 201)

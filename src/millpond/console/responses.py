@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from millpond.admin.errors import Refused
 from millpond.base.errors import RemoteError
-from millpond.console.desk import Busy
+from millpond.console.cluster_pool import Busy
 from millpond.console.shapes import BadRequest, as_json, sentence
 from millpond.remote.errors import Answered, ClientError, Unreachable
 from millpond.remote.topics import TopicExists
@@ -41,7 +41,7 @@ async def refuse(request: Request, fault: Exception) -> Response:
             # The cluster refuses the request: the client's fault, not the cluster's.
             status = 409
         case RemoteError():
-            return JSONResponse({"error": f"A broker's answer makes no sense: {sentence(fault)}"}, 502)
+            return JSONResponse({"error": f"A broker sent an invalid response: {sentence(fault)}"}, 502)
         case _:
             status = 502
     return JSONResponse({"error": sentence(fault)}, status)

@@ -80,7 +80,7 @@ def amount(request: Request, name: str, default: float, lowest: float, highest: 
 def words(request: Request, name: str, default: str = "") -> str:
     text = request.query_params.get(name, default)
     if len(text) > FILTER_SIGNS_MAX:
-        raise BadRequest(f"{name} may have {FILTER_SIGNS_MAX} signs.")
+        raise BadRequest(f"{name} may have at most {FILTER_SIGNS_MAX} characters.")
     return text
 
 
@@ -103,8 +103,8 @@ class Page:
     """One page of a long list: the names that match the filter, and which of them are shown."""
 
     def __init__(self, request: Request, names: list[str]) -> None:
-        wanted = words(request, "filter").lower()
-        fitting = [name for name in names if wanted in name.lower()]
+        text = words(request, "filter").lower()
+        fitting = [name for name in names if text in name.lower()]
         self.total = len(names)
         self.fitting = len(fitting)
         self.pages = max(1, -(-len(fitting) // PAGE_ROWS))
@@ -128,9 +128,9 @@ class Body:
             async for chunk in request.stream():
                 data += chunk
                 if len(data) > bytes_max:
-                    raise BadRequest(f"A request may have {bytes_max:,} bytes here.")
+                    raise BadRequest(f"This request may have at most {bytes_max:,} bytes.")
         except ClientDisconnect:
-            raise BadRequest("The request ended in the middle.") from None
+            raise BadRequest("The request was incomplete.") from None
         fields = parsed(data)
         if not isinstance(fields, dict):
             raise BadRequest("The request must be a JSON object.")
@@ -146,7 +146,7 @@ class Body:
     def text(self, name: str, default: str | None = None) -> str:
         value = self._fields.get(name, default)
         if not isinstance(value, str):
-            raise BadRequest(f"{name} must be a text.")
+            raise BadRequest(f"{name} must be a string.")
         return value
 
     def text_or_none(self, name: str) -> str | None:
@@ -170,7 +170,7 @@ class Body:
     def texts(self, name: str) -> dict[str, str]:
         value = self._fields.get(name, {})
         if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-            raise BadRequest(f"{name} must be an object of texts.")
+            raise BadRequest(f"{name} must be an object of strings.")
         return value
 
     def lists(self, name: str) -> Mapping[str, Sequence[Any]]:

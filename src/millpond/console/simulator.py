@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from millpond.console.room import room_of
+from millpond.console.context import context_of
 from millpond.console.shapes import BadRequest, flag, number, parsed, words
 from millpond.console.simulators import ANSWER_SECONDS, CAMPAIGN_SECONDS
 from millpond.console.streams import until_gone
@@ -24,25 +24,25 @@ GONE: Final = 499
 
 async def put(request: Request, question: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> Response:
     """Ask a simulator process while the client waits: an abandoned run must not occupy one of the few processes."""
-    asked = asyncio.ensure_future(room_of(request).simulators.ask(words(request, "session"), question, seconds))
+    answer = asyncio.ensure_future(context_of(request).simulators.ask(words(request, "session"), question, seconds))
     # Wait concurrently: polling would cancel the guard's `receive` before anything has arrived.
     gone = asyncio.ensure_future(until_gone(request.receive))
     try:
-        await asyncio.wait({asked, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done():
-            asked.cancel()
-            await asyncio.wait({asked})
+        await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            await asyncio.wait({answer})
             return Response(status_code=GONE)
-        return Response(asked.result(), media_type="application/json")
+        return Response(answer.result(), media_type="application/json")
     finally:
-        asked.cancel()
+        answer.cancel()
         gone.cancel()
 
 
 def _tape(request: Request) -> str:
     text = request.query_params.get("tape", "")
     if len(text) > TAPE_SIGNS_MAX:
-        raise BadRequest(f"The link is too long: one has up to {TAPE_SIGNS_MAX:,} signs.")
+        raise BadRequest(f"The link is too long: the limit is {TAPE_SIGNS_MAX:,} characters.")
     return text
 
 

@@ -40,7 +40,7 @@ STEP_MS_MAX: Final = 300
 QUIET: Final = ("heartbeat", "quorum", "metadata")
 
 
-class Bench:
+class SimulatorSession:
     """The current run, and the requests about it."""
 
     def __init__(self) -> None:
@@ -57,33 +57,33 @@ class Bench:
                 return self._look(question)
             case "flight":
                 return self._flight(question)
-        raise BadLink("There is no such question.")
+        raise BadLink("There is no such request.")
 
     def forget(self) -> None:
         self._simulation = self._observer = None
 
     def _look(self, question: dict[str, Any]) -> dict[str, Any]:
-        meant = (
+        recording = (
             decode(question["tape"])
             if question["tape"]
             else Recording(seed=question["seed"], nodes=question["nodes"])
         )
-        if isinstance(meant, CampaignSeed):
+        if isinstance(recording, CampaignSeed):
             # Imported only where it is used: lessons start faster without it.
             from millpond.sim.simulator.campaigns import play_campaign
 
             self.forget()
-            return {"campaign": play_campaign(meant).shape()}
-        at_ms = meant.end_ms if question["at_ms"] < 0 else question["at_ms"]
+            return {"campaign": play_campaign(recording).shape()}
+        at_ms = recording.end_ms if question["at_ms"] < 0 else question["at_ms"]
         if at_ms > RUN_MS_MAX:
-            raise BadLink(f"A run may last {RUN_MS_MAX // 60_000} minutes of its own time: start another one.")
+            raise BadLink(f"A run may last {RUN_MS_MAX // 60_000} minutes of simulated time: start another one.")
         if question["add"] is not None:
-            meant = meant.cut(at_ms).then(from_json(question["add"]))
+            recording = recording.cut(at_ms).then(from_json(question["add"]))
         since_ms = question["since_ms"]
-        simulation, observer = self._at(meant.until(at_ms), at_ms)
+        simulation, observer = self._at(recording.until(at_ms), at_ms)
         if question["steps"]:
             at_ms = self._step(simulation, at_ms)
-        tape = meant.until(at_ms)
+        tape = recording.until(at_ms)
         simulation.go_on(tape)
         link = encode(tape)
         if len(link) > LINK_SIGNS_MAX:
@@ -126,13 +126,13 @@ class Bench:
         return time.monotonic() > self._deadline
 
     def _flight(self, question: dict[str, Any]) -> dict[str, Any]:
-        meant = decode(question["tape"])
-        if isinstance(meant, CampaignSeed):
-            raise BadLink("A campaign is told as a story only.")
-        simulation, _ = self._at(meant.until(question["at_ms"]), question["at_ms"])
+        recording = decode(question["tape"])
+        if isinstance(recording, CampaignSeed):
+            raise BadLink("A campaign has only an event log.")
+        simulation, _ = self._at(recording.until(question["at_ms"]), question["at_ms"])
         flight = simulation.flights.by_number(question["number"])
         if flight is None:
-            raise BadLink("This message is not remembered any more: only the latest are.")
+            raise BadLink("This message is no longer kept: only the latest are.")
         return flight.details(simulation.story.origin_ms)
 
 
@@ -149,20 +149,20 @@ def _lesson(lesson: Lesson) -> dict[str, Any]:
     return {**shown, "link": encode(tape), "question_ms": lesson.question_ms, "end_ms": tape.end_ms}
 
 
-def respond(bench: Bench, line: bytes) -> tuple[bytes, bytes]:
+def respond(session: SimulatorSession, line: bytes) -> tuple[bytes, bytes]:
     """The status mark and JSON of the response."""
     try:
         question = json.loads(line)
         # If the parent is gone, the process still exits by itself.
         signal.alarm(math.ceil(question["seconds"]))
-        return b"+", json.dumps(bench.answer(question)).encode()
+        return b"+", json.dumps(session.answer(question)).encode()
     except (BadLink, BadAction, TooMuch) as wrong:
         text = str(wrong)
         return b"-", _fault(text[:1].upper() + text[1:] + ("" if text.endswith(".") else "."))
     except MemoryError:
-        bench.forget()
+        session.forget()
         # The state may be inconsistent: the next request gets a new process.
-        return b"!", _fault("This run takes more memory than it may: start another one.")
+        return b"!", _fault("This run needs too much memory: start another one.")
     finally:
         signal.alarm(0)
 
@@ -174,9 +174,9 @@ def _fault(text: str) -> bytes:
 def main() -> int:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
     os.nice(POLITE)
-    bench = Bench()
+    session = SimulatorSession()
     for line in sys.stdin.buffer:
-        mark, reply = respond(bench, line)
+        mark, reply = respond(session, line)
         sys.stdout.buffer.write(mark + reply + b"\n")
         sys.stdout.buffer.flush()
         if mark == b"!":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from millpond.base.interpreter import PYTHON
-from millpond.console.desk import Busy
+from millpond.console.cluster_pool import Busy
 from millpond.console.shapes import BadRequest
 
 PROCESSES_MAX: Final = 3
@@ -23,11 +23,11 @@ ANSWER_SECONDS: Final = 40.0
 CAMPAIGN_SECONDS: Final = 150.0
 LINE_BYTES_MAX: Final = 16 << 20
 PROGRAM: Final = (*PYTHON, "-m", "millpond.console.simulator_process")
-FAILED: Final = "The simulator has ended over this: start with fewer actions, or another link."
+FAILED: Final = "The simulator process failed on this run: use fewer actions, or another link."
 
 
 @dataclass(slots=True, eq=False)
-class Bench:
+class Slot:
     """One process, and the page that it serves."""
 
     session: str
@@ -48,45 +48,45 @@ class Simulators:
     def __init__(self, program: Sequence[str] = PROGRAM, *, idle_seconds: float = IDLE_SECONDS) -> None:
         self._program = program
         self._idle_seconds = idle_seconds
-        self._benches: list[Bench] = []
+        self._slots: list[Slot] = []
 
     async def ask(self, session: str, question: Mapping[str, Any], seconds: float = ANSWER_SECONDS) -> bytes:
         """The response as JSON. `session` is chosen by the page: its requests go to the same process."""
-        bench = self._bench(session)
-        if bench.lock.locked():
+        slot = self._slot_of(session)
+        if slot.lock.locked():
             raise Busy
-        async with bench.lock:
+        async with slot.lock:
             try:
                 # The process has the timeout, too: it ends even if the console is gone by then.
-                return await asyncio.wait_for(self._put(bench, {**question, "seconds": seconds}), seconds)
+                return await asyncio.wait_for(self._put(slot, {**question, "seconds": seconds}), seconds)
             except TimeoutError:
-                bench.end()
-                why = f"The simulator took more than {seconds:.0f} s over this: do less in one run."
+                slot.end()
+                why = f"The simulator took more than {seconds:.0f} s: do less in one run."
                 raise BadRequest(why) from None
             except asyncio.CancelledError:
                 # Its late response would be taken for that of the next request.
-                bench.end()
+                slot.end()
                 raise
             finally:
-                self._rest(bench)
+                self._rest(slot)
 
-    def _bench(self, session: str) -> Bench:
-        known = next((each for each in self._benches if each.session == session), None)
-        if known is None and len(self._benches) < PROCESSES_MAX:
-            known = Bench(session)
-            self._benches.append(known)
-        if known is None:
-            idle = [each for each in self._benches if not each.lock.locked()]
+    def _slot_of(self, session: str) -> Slot:
+        slot = next((each for each in self._slots if each.session == session), None)
+        if slot is None and len(self._slots) < PROCESSES_MAX:
+            slot = Slot(session)
+            self._slots.append(slot)
+        if slot is None:
+            idle = [each for each in self._slots if not each.lock.locked()]
             if not idle:
                 raise Busy
-            known = min(idle, key=lambda each: each.used_at)
-            known.session = session
-        return known
+            slot = min(idle, key=lambda each: each.used_at)
+            slot.session = session
+        return slot
 
-    async def _put(self, bench: Bench, question: Mapping[str, Any]) -> bytes:
-        process = bench.process
+    async def _put(self, slot: Slot, question: Mapping[str, Any]) -> bytes:
+        process = slot.process
         if process is None or process.returncode is not None:
-            process = bench.process = await asyncio.create_subprocess_exec(
+            process = slot.process = await asyncio.create_subprocess_exec(
                 *self._program, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, limit=LINE_BYTES_MAX
             )
         assert process.stdin is not None
@@ -101,22 +101,22 @@ class Simulators:
             return line[1:]
         if line[:1] == b"-":
             raise BadRequest(json.loads(line[1:])["error"])
-        bench.end()
+        slot.end()
         raise BadRequest(json.loads(line[1:])["error"] if line[:1] == b"!" else FAILED)
 
-    def _rest(self, bench: Bench) -> None:
+    def _rest(self, slot: Slot) -> None:
         loop = asyncio.get_running_loop()
-        bench.used_at = loop.time()
-        if bench.timer is not None:
-            bench.timer.cancel()
-        bench.timer = loop.call_later(self._idle_seconds, lambda: self._drop(bench))
+        slot.used_at = loop.time()
+        if slot.timer is not None:
+            slot.timer.cancel()
+        slot.timer = loop.call_later(self._idle_seconds, lambda: self._drop(slot))
 
-    def _drop(self, bench: Bench) -> None:
-        if not bench.lock.locked() and bench in self._benches:
-            self._benches.remove(bench)
-            bench.end()
+    def _drop(self, slot: Slot) -> None:
+        if not slot.lock.locked() and slot in self._slots:
+            self._slots.remove(slot)
+            slot.end()
 
     def close(self) -> None:
-        for bench in self._benches:
-            bench.end()
-        self._benches.clear()
+        for slot in self._slots:
+            slot.end()
+        self._slots.clear()

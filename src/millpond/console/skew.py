@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from dataclasses import asdict
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -12,11 +13,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from millpond.admin.excerpts import cut
-from millpond.admin.skew import EVEN, SkewFacts, SkewLook, topic_balances
-from millpond.console.desk import FAULTS
+from millpond.admin.skew import EVEN, SkewAnalysis, SkewFacts, topic_balances
+from millpond.console.cluster_pool import FAULTS
+from millpond.console.context import KEY_SEARCHES_MAX, ConsoleContext, context_of
 from millpond.console.records import OFFSET_MAX
 from millpond.console.responses import reply
-from millpond.console.room import KEY_LOOKS_MAX, Room, room_of
 from millpond.console.shapes import Page, number, sentence
 from millpond.console.streams import Event, EventStream
 from millpond.remote.cluster import Cluster
@@ -30,51 +31,57 @@ KEY_BYTES: Final = 200
 
 
 async def balances(request: Request) -> Response:
-    listed = await room_of(request).desk.recent("balances", FRESH_SECONDS, topic_balances)
+    listed = await context_of(request).pool.recent("balances", FRESH_SECONDS, topic_balances)
     by_name = {each.topic: each for each in listed}
     page = Page(request, list(by_name))
     return reply(page.shape([by_name[name] for name in page.names]) | {"even": EVEN})
 
 
 async def live_skew(request: Request) -> EventStream:
-    room, topic = room_of(request), request.path_params["topic"]
+    context, topic = context_of(request), request.path_params["topic"]
     since_ms = number(request, "since_ms", -1, 0, OFFSET_MAX)
     records = number(request, "records", RECORDS, 100, RECORDS_MAX)
-    return EventStream(room.streams, looks_for_keys(room, topic, None if since_ms < 0 else since_ms, records))
+    return EventStream(context.streams, looks_for_keys(context, topic, None if since_ms < 0 else since_ms, records))
 
 
-async def looks_for_keys(room: Room, topic: str, since_ms: int | None, records: int) -> AsyncGenerator[Event, None]:
+async def looks_for_keys(
+    context: ConsoleContext, topic: str, since_ms: int | None, records: int
+) -> AsyncGenerator[Event, None]:
     """Starts one search, if the limit allows it."""
-    if room.key_looks.locked():
-        why = f"{KEY_LOOKS_MAX} looks for hot keys go on already: look again when one of them is done."
+    if context.key_searches.locked():
+        why = f"{KEY_SEARCHES_MAX} searches for hot keys are already running: try again when one is done."
         yield Event("failure", {"error": why})
         return
-    async with room.key_looks, contextlib.aclosing(_steps(room, topic, since_ms, records)) as steps:
+    async with context.key_searches, contextlib.aclosing(_steps(context, topic, since_ms, records)) as steps:
         async for event in steps:
             yield event
 
 
-async def _steps(room: Room, topic: str, since_ms: int | None, records: int) -> AsyncGenerator[Event, None]:
+async def _steps(
+    context: ConsoleContext, topic: str, since_ms: int | None, records: int
+) -> AsyncGenerator[Event, None]:
     loop = asyncio.get_running_loop()
-    lease, began = room.desk.lease(), loop.time()
+    lease, began = context.pool.lease(), loop.time()
 
-    def begin(cluster: Cluster) -> SkewLook:
-        return SkewLook(cluster, topic, since_ms, records)
+    def begin(cluster: Cluster) -> SkewAnalysis:
+        return SkewAnalysis(cluster, topic, since_ms, records)
 
     try:
-        look = await room.desk.on(lease, begin)
+        analysis = await context.pool.on(lease, begin)
 
-        def go_on(_: Cluster) -> None:
-            look.go_on(STEP_SECONDS)
+        def step(_: Cluster) -> None:
+            analysis.run_for(STEP_SECONDS)
 
-        while not look.is_done and loop.time() - began < SECONDS_MAX:
-            await room.desk.on(lease, go_on)
-            yield Event("progress", {"scanned": look.scanned, "total": look.total})
-        yield Event("report", await room.desk.on(lease, lambda _: _shape(look.facts(), is_whole=look.is_done)))
+        while not analysis.is_done and loop.time() - began < SECONDS_MAX:
+            await context.pool.on(lease, step)
+            yield Event("progress", {"scanned": analysis.scanned, "total": analysis.total})
+        yield Event(
+            "report", await context.pool.on(lease, lambda _: _shape(analysis.facts(), is_whole=analysis.is_done))
+        )
     except FAULTS as fault:
         yield Event("failure", {"error": sentence(fault)})
     finally:
-        room.desk.give_back(lease)
+        context.pool.give_back(lease)
 
 
 def _shape(facts: SkewFacts, *, is_whole: bool) -> dict[str, Any]:
@@ -91,14 +98,7 @@ def _shape(facts: SkewFacts, *, is_whole: bool) -> dict[str, Any]:
         "cause": report.cause,
         "advice": report.advice,
         "hottest": [
-            {
-                "key": cut(each.key, KEY_BYTES),
-                "partition": each.partition,
-                "records": each.records,
-                "bytes": each.bytes,
-                "share": report.share(each),
-            }
-            for each in report.hottest
+            asdict(each) | {"key": cut(each.key, KEY_BYTES), "share": report.share(each)} for each in report.hottest
         ],
         "predictions": [
             {"key": each.key, "partitions": each.partitions, "imbalance": each.imbalance}

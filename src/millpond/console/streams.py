@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from millpond.console.desk import FAULTS
+from millpond.console.cluster_pool import FAULTS
 from millpond.console.shapes import as_json, sentence
 
 STREAMS_MAX: Final = 64
@@ -83,7 +83,9 @@ async def until_gone(receive: Receive) -> None:
         pass
 
 
-async def looks(question: Callable[[], Awaitable[Any]], seconds: float = LOOK_SECONDS) -> AsyncIterator[Event]:
+async def sample_events(
+    question: Callable[[], Awaitable[Any]], seconds: float = LOOK_SECONDS
+) -> AsyncIterator[Event]:
     """Repeats the result. An error of the cluster is an event, too, and the next sample may succeed."""
     loop = asyncio.get_running_loop()
     while True:

@@ -8,23 +8,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from millpond.console.context import context_of
 from millpond.console.responses import reply
-from millpond.console.room import room_of
 from millpond.console.shapes import words
 
 
 async def running(request: Request) -> Response:
-    return reply([each.shape() for each in room_of(request).jobs.running(words(request, "kind"))])
+    return reply([each.shape() for each in context_of(request).jobs.running(words(request, "kind"))])
 
 
 async def job(request: Request) -> Response:
-    return reply(room_of(request).jobs.get(request.path_params["job"]).shape())
+    return reply(context_of(request).jobs.get(request.path_params["job"]).shape())
 
 
 async def stop(request: Request) -> Response:
-    asked = room_of(request).jobs.get(request.path_params["job"])
-    asked.stop.set()
-    return reply(asked.shape())
+    task = context_of(request).jobs.get(request.path_params["job"])
+    task.stop.set()
+    return reply(task.shape())
 
 
 ROUTES: Final = [

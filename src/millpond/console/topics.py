@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -25,10 +26,10 @@ from millpond.admin.topics import (
     partition_sizes,
 )
 from millpond.base.ids import TopicPartition
+from millpond.console.context import context_of
 from millpond.console.responses import reply
-from millpond.console.room import room_of
 from millpond.console.shapes import BadRequest, Body, Page, flag
-from millpond.console.streams import EventStream, looks
+from millpond.console.streams import EventStream, sample_events
 from millpond.remote.cluster import Cluster
 from millpond.remote.offsets import committed_by_group, latest, log_ends
 from millpond.remote.topics import BY_DEFAULT, create_topic
@@ -43,11 +44,11 @@ SETTINGS_MAX: Final = 200
 
 
 async def list_topics(request: Request) -> Response:
-    room = room_of(request)
-    known = await room.desk.recent("topics", FRESH_SECONDS, lambda cluster: cluster.topics())
+    context = context_of(request)
+    infos = await context.pool.recent("topics", FRESH_SECONDS, lambda cluster: cluster.topics())
     with_own = flag(request, "internal")
-    page = Page(request, [name for name in sorted(known) if with_own or not name.startswith(INTERNAL)])
-    shown = [known[name] for name in page.names]
+    page = Page(request, [name for name in sorted(infos) if with_own or not name.startswith(INTERNAL)])
+    shown = [infos[name] for name in page.names]
 
     def look(cluster: Cluster) -> list[dict[str, Any]]:
         bounds = bounds_of(cluster, led_partitions(shown))
@@ -69,7 +70,7 @@ async def list_topics(request: Request) -> Response:
             )
         return rows
 
-    rows = await room.desk.recent(("topics", tuple(page.names)), FRESH_SECONDS, look)
+    rows = await context.pool.recent(("topics", tuple(page.names)), FRESH_SECONDS, look)
     return reply(page.shape(rows))
 
 
@@ -90,15 +91,9 @@ def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
         "at_seconds": time.monotonic(),
         "partitions": [
             {
-                "partition": each.partition,
-                "leader": each.leader,
-                "replicas": each.replicas,
-                "in_sync": each.in_sync,
-                "start": each.start,
-                "end": each.end,
+                **asdict(each),
                 "log_end": ends.get(TopicPartition(name, each.partition)),
                 "last_stable": stable.get(TopicPartition(name, each.partition)),
-                "size_bytes": each.size_bytes,
             }
             for each in facts.partitions
         ],
@@ -109,24 +104,24 @@ def _describe(cluster: Cluster, name: str) -> dict[str, Any]:
 
 
 async def live_topic(request: Request) -> EventStream:
-    room, name = room_of(request), request.path_params["name"]
+    context, name = context_of(request), request.path_params["name"]
 
     async def look() -> dict[str, Any]:
-        return await room.desk.recent(("topic", name), FRESH_SECONDS, lambda cluster: _describe(cluster, name))
+        return await context.pool.recent(("topic", name), FRESH_SECONDS, lambda cluster: _describe(cluster, name))
 
-    return EventStream(room.streams, looks(look))
+    return EventStream(context.streams, sample_events(look))
 
 
 async def settings(request: Request) -> Response:
     name = request.path_params["name"]
 
-    return reply(await room_of(request).desk.ask(lambda cluster: read_settings(cluster, Subject("topic", name))))
+    return reply(await context_of(request).pool.ask(lambda cluster: read_settings(cluster, Subject("topic", name))))
 
 
 async def retention(request: Request) -> Response:
     name = request.path_params["name"]
     return reply(
-        await room_of(request).desk.recent(
+        await context_of(request).pool.recent(
             ("retention", name), HORIZON_SECONDS, lambda cluster: describe_retention(cluster, name)
         )
     )
@@ -137,35 +132,35 @@ async def create(request: Request) -> Response:
     name = body.text("name")
     partitions = body.number_or_none("partitions", 1, PARTITIONS_MAX)
     replicas = body.number_or_none("replicas", 1, REPLICAS_MAX)
-    wanted = _texts(body, "settings")
-    await room_of(request).desk.change(
-        lambda cluster: create_topic(cluster, name, partitions or BY_DEFAULT, replicas or BY_DEFAULT, wanted)
+    to_set = _texts(body, "settings")
+    await context_of(request).pool.change(
+        lambda cluster: create_topic(cluster, name, partitions or BY_DEFAULT, replicas or BY_DEFAULT, to_set)
     )
     return reply({"name": name}, 201)
 
 
 async def alter(request: Request) -> Response:
     body, name = await Body.read(request), request.path_params["name"]
-    wanted = _texts(body, "set")
+    to_set = _texts(body, "set")
     unset = [str(each) for each in body.list("unset")]
     partitions = body.number_or_none("partitions", 1, PARTITIONS_MAX)
-    if not wanted and not unset and partitions is None:
+    if not to_set and not unset and partitions is None:
         raise BadRequest("Say what to change: set, unset or partitions.")
     if body.flag("dry_run"):
         topic = Subject("topic", name)
-        changes = await room_of(request).desk.ask(
-            lambda cluster: change_settings(cluster, topic, wanted, unset, dry=True)
+        changes = await context_of(request).pool.ask(
+            lambda cluster: change_settings(cluster, topic, to_set, unset, dry=True)
         )
         return reply({"name": name, "changes": changes})
 
     def apply(cluster: Cluster) -> None:
         find_topic(cluster, name)
-        if wanted or unset:
-            alter_topic(cluster, name, wanted, unset)
+        if to_set or unset:
+            alter_topic(cluster, name, to_set, unset)
         if partitions is not None:
             grow_topic(cluster, name, partitions)
 
-    await room_of(request).desk.change(apply)
+    await context_of(request).pool.change(apply)
     return reply({"name": name})
 
 
@@ -175,15 +170,15 @@ async def delete(request: Request) -> Response:
     if body.text("confirm", "") != name:
         raise BadRequest(f"To delete {name}, confirm it by its name.")
     if name.startswith(INTERNAL):
-        raise Refused(f"{name} is one of the cluster's own topics and stays")
-    await room_of(request).desk.change(lambda cluster: delete_topics(cluster, [name]))
+        raise Refused(f"{name} is an internal topic and cannot be deleted")
+    await context_of(request).pool.change(lambda cluster: delete_topics(cluster, [name]))
     return reply({"name": name})
 
 
 def _texts(body: Body, name: str) -> dict[str, str]:
     texts = body.texts(name)
     if len(texts) > SETTINGS_MAX:
-        raise BadRequest(f"{name} may have {SETTINGS_MAX} entries.")
+        raise BadRequest(f"{name} may have at most {SETTINGS_MAX} entries.")
     return texts
 
 

@@ -10,10 +10,10 @@ from starlette.routing import Route
 
 from millpond.admin.trace.measurement import TraceOrder
 from millpond.admin.trace.run import run_trace
+from millpond.console.context import context_of
 from millpond.console.jobs import Job
 from millpond.console.records import PARTITION_MAX
 from millpond.console.responses import reply
-from millpond.console.room import room_of
 from millpond.console.shapes import BadRequest, Body
 
 COUNT_MAX: Final = 1_000
@@ -40,7 +40,7 @@ async def trace(request: Request) -> Response:
         acks,
         body.flag("commit"),
     )
-    room = room_of(request)
+    context = context_of(request)
 
     def work(job: Job) -> None:
         job.total = order.count
@@ -49,11 +49,11 @@ async def trace(request: Request) -> Response:
             job.done = number
             job.check()
 
-        with room.desk.client() as cluster:
-            job.result = run_trace(cluster, room.library, order, tell)
+        with context.pool.client() as cluster:
+            job.result = run_trace(cluster, context.library, order, tell)
         job.done = order.count
 
-    return reply(room.jobs.start("trace", "Trace", work).shape(), 202)
+    return reply(context.jobs.start("trace", "Trace", work).shape(), 202)
 
 
 ROUTES: Final = [Route("/api/trace", trace, methods=["POST"])]

@@ -22,11 +22,11 @@ from millpond.admin.transactions import (
     owners,
 )
 from millpond.base.ids import TopicPartition
+from millpond.console.context import context_of
 from millpond.console.records import OFFSET_MAX, PARTITION_MAX
 from millpond.console.responses import reply
-from millpond.console.room import room_of
 from millpond.console.shapes import BadRequest, Body, Page
-from millpond.console.streams import EventStream, looks
+from millpond.console.streams import EventStream, sample_events
 from millpond.remote.cluster import Cluster
 
 FRESH_SECONDS: Final = 2.0
@@ -96,13 +96,15 @@ def _look(cluster: Cluster) -> dict[str, Any]:
 
 
 async def live_transactions(request: Request) -> EventStream:
-    room = room_of(request)
-    return EventStream(room.streams, looks(lambda: room.desk.recent("transactions", FRESH_SECONDS, _look)))
+    context = context_of(request)
+    return EventStream(
+        context.streams, sample_events(lambda: context.pool.recent("transactions", FRESH_SECONDS, _look))
+    )
 
 
 async def all_transactions(request: Request) -> Response:
-    known = await room_of(request).desk.recent("transactional ids", FRESH_SECONDS, list_transactions)
-    by_id = {each.id: each for each in known}
+    transactions = await context_of(request).pool.recent("transactional ids", FRESH_SECONDS, list_transactions)
+    by_id = {each.id: each for each in transactions}
     page = Page(request, sorted(by_id))
     return reply(page.shape([_shape(by_id[name]) for name in page.names]))
 
@@ -112,7 +114,7 @@ async def abort(request: Request) -> Response:
     name = body.text("id")
     if body.text("confirm", "") != name:
         raise BadRequest(f"To abort {name}, confirm it by its name.")
-    was = await room_of(request).desk.change(lambda cluster: abort_transaction(cluster, name))
+    was = await context_of(request).pool.change(lambda cluster: abort_transaction(cluster, name))
     return reply(_shape(was))
 
 
@@ -120,7 +122,7 @@ async def abort_one_that_hangs(request: Request) -> Response:
     body = await Body.read(request)
     partition = TopicPartition(body.text("topic"), body.number("partition", 0, PARTITION_MAX))
     producer_id = body.number("producer_id", 0, OFFSET_MAX)
-    await room_of(request).desk.change(lambda cluster: abort_hanging(cluster, partition, producer_id))
+    await context_of(request).pool.change(lambda cluster: abort_hanging(cluster, partition, producer_id))
     return reply({"topic": partition.topic, "partition": partition.partition})
 
 

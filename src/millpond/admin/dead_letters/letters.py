@@ -35,19 +35,19 @@ An exception that it raises stops the read.
 """
 
 
-def unheard(looked: int, total: int) -> None:
+def ignore_progress(looked: int, total: int) -> None:
     """Ignore progress."""
 
 
-def beginning(bounds: Mapping[TopicPartition, Bounds], progress: Progress) -> Callable[[], bool]:
+def poll_progress(bounds: Mapping[TopicPartition, Bounds], progress: Progress) -> Callable[[], bool]:
     """An `is_up` for reads that precede the letters: no time limit, but `progress` can stop it by raising."""
     total = sum(max(0, bound.end - bound.start) for bound in bounds.values())
 
-    def hear() -> bool:
+    def poll() -> bool:
         progress(0, total)
         return False
 
-    return hear
+    return poll
 
 
 class LetterId(NamedTuple):
@@ -128,22 +128,22 @@ class LetterTopic:
     @classmethod
     def find(cls, cluster: Cluster, name: str, is_up: Callable[[], bool] = lambda: False) -> LetterTopic:
         """Look up the topic; raises NotDeadLetters if it does not hold dead letters."""
-        known = cluster.topics()
-        if name not in known:
-            raise unknown_topic(name, known)
+        infos = cluster.topics()
+        if name not in infos:
+            raise unknown_topic(name, infos)
         if name.startswith(INTERNAL):
-            raise _refusal(name, "it is one of the cluster's own")
-        topic = cls(cluster, known[name], bounds_of(cluster, led_partitions([known[name]]), "read_committed"))
-        topic.check(known, is_up)
+            raise _refusal(name, "it is an internal topic")
+        topic = cls(cluster, infos[name], bounds_of(cluster, led_partitions([infos[name]]), "read_committed"))
+        topic.check(infos, is_up)
         return topic
 
-    def check(self, known: Container[str], is_up: Callable[[], bool]) -> None:
+    def check(self, topic_names: Container[str], is_up: Callable[[], bool]) -> None:
         """Raise NotDeadLetters if neither the name nor the contents say so; `known` holds all topic names."""
-        if self.is_named_so or list(self.edges(is_up)) or marks_topic(self.name) in known:
+        if self.is_named_so or list(self.edges(is_up)) or marks_topic(self.name) in topic_names:
             return
         if is_up():
-            raise Refused(f"What is in {self.name} could not be read in time: try again")
-        reason = "nobody leads its partitions now" if self.leaderless else "it is empty"
+            raise Refused(f"{self.name} could not be read in time: try again")
+        reason = "its partitions have no leader now" if self.leaderless else "it is empty"
         raise _refusal(self.name, f"{reason}, and its name does not end in {ENDING}")
 
     @property
@@ -164,14 +164,14 @@ class LetterTopic:
         ends = offsets.latest(self.cluster, self.bounds)
         return any(ends[each] > bound.end for each, bound in self.bounds.items())
 
-    def narrowed(self, wanted: Filter) -> dict[TopicPartition, Bounds]:
+    def narrowed(self, selection: Filter) -> dict[TopicPartition, Bounds]:
         """The bounds of each partition, narrowed to where the filter can match."""
         bounds = dict(self.bounds)
-        if wanted.ids:
-            bounds = {each: _around(bound, each.partition, wanted.ids) for each, bound in bounds.items()}
-        if wanted.since_ms is not None:
+        if selection.ids:
+            bounds = {each: _around(bound, each.partition, selection.ids) for each, bound in bounds.items()}
+        if selection.since_ms is not None:
             # Every record before the first one at or after `since_ms` is too old, whatever the order of timestamps.
-            firsts = offsets.at_times(self.cluster, dict.fromkeys(bounds, wanted.since_ms))
+            firsts = offsets.at_times(self.cluster, dict.fromkeys(bounds, selection.since_ms))
             bounds = {
                 each: Bounds(bound.end if (at := firsts[each]) is None else max(bound.start, at), bound.end)
                 for each, bound in bounds.items()
@@ -181,7 +181,7 @@ class LetterTopic:
     def letters(
         self,
         bounds: Mapping[TopicPartition, Bounds],
-        progress: Progress = unheard,
+        progress: Progress = ignore_progress,
         is_up: Callable[[], bool] = lambda: False,
     ) -> Iterator[Letter]:
         """Yield every committed letter within the bounds, in log order within a partition.
@@ -225,7 +225,7 @@ class LetterTopic:
             edges = first_records(self.cluster, starts, _edge, isolation="read_committed", is_up=is_up)
             for partition, edge in edges.items():
                 if not edge.is_letter and not self.is_named_so:
-                    raise self._stranger(LetterId(partition.partition, edge.offset))
+                    raise self._foreign_record(LetterId(partition.partition, edge.offset))
                 yield edge.timestamp_ms
 
     def _letter(self, partition: TopicPartition, record: Record) -> Letter:
@@ -233,10 +233,10 @@ class LetterTopic:
             Message(*partition, record.offset, record.timestamp, record.key, record.value, record.headers)
         )
         if letter.facts is None and not self.is_named_so:
-            raise self._stranger(letter.id)
+            raise self._foreign_record(letter.id)
         return letter
 
-    def _stranger(self, record: LetterId) -> NotDeadLetters:
+    def _foreign_record(self, record: LetterId) -> NotDeadLetters:
         return _refusal(self.name, f"its record {record} has no header {TOPIC}")
 
 
@@ -258,27 +258,27 @@ def find_letter_topics(cluster: Cluster, is_up: Callable[[], bool] = lambda: Fal
 
     Partitions are left out beyond PARTITIONS_PEEKED_MAX or when time is up.
     """
-    known = cluster.topics()
-    theirs = [name for name in sorted(known) if not name.startswith(INTERNAL)]
-    suspects = {name for name in theirs if name.endswith(ENDING) or marks_topic(name) in known}
-    others = [name for name in theirs if name not in suspects]
-    partitions = led_partitions(known[name] for name in others)
+    infos = cluster.topics()
+    names = [name for name in sorted(infos) if not name.startswith(INTERNAL)]
+    suspects = {name for name in names if name.endswith(ENDING) or marks_topic(name) in infos}
+    others = [name for name in names if name not in suspects]
+    partitions = led_partitions(infos[name] for name in others)
     peeked = partitions[:PARTITIONS_PEEKED_MAX]
     bounds = bounds_of(cluster, peeked, "read_committed")
     starts = {each: bound.start for each, bound in bounds.items() if bound.start < bound.end}
     first = first_records(cluster, starts, _edge, isolation="read_committed", is_up=is_up)
     suspects |= {partition.topic for partition, edge in first.items() if edge.is_letter}
     # One request for all: a request per topic would be slow on a large cluster.
-    inside = bounds_of(cluster, led_partitions(known[name] for name in sorted(suspects)), "read_committed")
+    inside = bounds_of(cluster, led_partitions(infos[name] for name in sorted(suspects)), "read_committed")
     own: dict[str, dict[TopicPartition, Bounds]] = {name: {} for name in sorted(suspects)}
     for each, bound in inside.items():
         own[each.topic][each] = bound
     topics = []
     left_out = len(partitions) - len(peeked) + (len(starts) - len(first) if is_up() else 0)
     for name, bounded in own.items():
-        topic = LetterTopic(cluster, known[name], bounded)
+        topic = LetterTopic(cluster, infos[name], bounded)
         try:
-            topic.check(known, is_up)
+            topic.check(infos, is_up)
         except NotDeadLetters:
             continue
         except Refused:
@@ -293,14 +293,14 @@ def marks_topic(name: str) -> str:
 
 
 def _around(bound: Bounds, index: int, ids: frozenset[LetterId]) -> Bounds:
-    wanted = [offset for partition, offset in ids if partition == index]
-    if not wanted:
+    offsets_there = [offset for partition, offset in ids if partition == index]
+    if not offsets_there:
         return Bounds(bound.end, bound.end)
-    return Bounds(max(bound.start, min(wanted)), min(bound.end, max(wanted) + 1))
+    return Bounds(max(bound.start, min(offsets_there)), min(bound.end, max(offsets_there) + 1))
 
 
 def _refusal(name: str, reason: str) -> NotDeadLetters:
     return NotDeadLetters(
-        f"{name} is not a dead-letter topic: {reason}. Nothing was changed; see those that are with "
+        f"{name} is not a dead-letter topic: {reason}. Nothing was changed; list dead-letter topics with "
         "`millpond dlq list`."
     )

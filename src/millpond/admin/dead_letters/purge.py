@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from millpond.admin.dead_letters.letters import LetterTopic, Progress, beginning, unheard
+from millpond.admin.dead_letters.letters import LetterTopic, Progress, ignore_progress, poll_progress
 from millpond.admin.dead_letters.redriven import read_redriven
 from millpond.admin.errors import Refused
 from millpond.admin.offsets import Bounds
@@ -36,11 +36,11 @@ def plan_purge(
     *,
     before_ms: int | None = None,
     only_redriven: bool = False,
-    progress: Progress = unheard,
+    progress: Progress = ignore_progress,
 ) -> PurgePlan:
     """Plan to delete all current letters, those written before a time, or those before the first unredriven one."""
-    topic = LetterTopic.find(cluster, name, beginning({}, progress))
-    redriven = read_redriven(topic, beginning(topic.bounds, progress))
+    topic = LetterTopic.find(cluster, name, poll_progress({}, progress))
+    redriven = read_redriven(topic, poll_progress(topic.bounds, progress))
     ends = {each: bound.end for each, bound in topic.bounds.items()}
     if before_ms is not None:
         firsts = offsets.at_times(cluster, dict.fromkeys(ends, before_ms))
@@ -63,7 +63,6 @@ def apply_purge(cluster: Cluster, plan: PurgePlan) -> None:
     """Apply exactly this plan, however old; Refused if the topic has been recreated since."""
     if find_topic(cluster, plan.topic).topic_id != plan.topic_id:
         raise Refused(
-            f"{plan.topic} was deleted and made anew since its letters were counted: count them again. "
-            "Nothing was deleted."
+            f"{plan.topic} was recreated since its letters were counted: count them again. Nothing was deleted."
         )
     delete_records(cluster, plan.before)

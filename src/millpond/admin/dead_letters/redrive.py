@@ -23,9 +23,9 @@ from millpond.admin.dead_letters.letters import (
     LetterId,
     LetterTopic,
     Progress,
-    beginning,
+    ignore_progress,
     marks_topic,
-    unheard,
+    poll_progress,
 )
 from millpond.admin.dead_letters.redriven import Page, Redriven, ensure_marks_topic, read_redriven
 from millpond.admin.dead_letters.tally import Tally
@@ -58,27 +58,27 @@ class LetterFate(Enum):
     """Already redriven."""
     HELD = auto()
     """Redriven too often already."""
-    HOMELESS = auto()
+    NO_TARGET = auto()
     """Its source topic is unknown, missing or not a valid target, or its value was dropped."""
     SENT = auto()
 
 
-class Kept(Enum):
+class Unedited(Enum):
     """Sentinel for a part of a letter that an edit leaves unchanged."""
 
-    AS_IT_WAS = auto()
+    UNCHANGED = auto()
 
 
-AS_IT_WAS: Final = Kept.AS_IT_WAS
+UNCHANGED: Final = Unedited.UNCHANGED
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
     """Corrections to one record. Unedited parts are sent byte for byte."""
 
-    key: bytes | Literal[Kept.AS_IT_WAS] | None = AS_IT_WAS
-    value: bytes | Literal[Kept.AS_IT_WAS] | None = AS_IT_WAS
-    headers: Headers | Literal[Kept.AS_IT_WAS] = AS_IT_WAS
+    key: bytes | Literal[Unedited.UNCHANGED] | None = UNCHANGED
+    value: bytes | Literal[Unedited.UNCHANGED] | None = UNCHANGED
+    headers: Headers | Literal[Unedited.UNCHANGED] = UNCHANGED
     """The record's own headers; a redrive still adds its own."""
 
 
@@ -87,7 +87,7 @@ class RedriveOrder:
     """Which letters to redrive, and how."""
 
     topic: str
-    wanted: Filter
+    selection: Filter
     to: str | None = None
     every_group: bool = False
     """Address the records to all consumer groups of the topic, not only to the one that failed."""
@@ -109,17 +109,17 @@ class RedriveOrder:
             return letter.message
         message = letter.message
         counted = ((REDRIVEN, b"%d" % redriven_count(message)),)
-        own = message.headers if edit.headers is AS_IT_WAS else edit.headers
+        own = message.headers if edit.headers is UNCHANGED else edit.headers
         return replace(
             message,
-            key=message.key if edit.key is AS_IT_WAS else edit.key,
-            value=message.value if edit.value is AS_IT_WAS else edit.value,
+            key=message.key if edit.key is UNCHANGED else edit.key,
+            value=message.value if edit.value is UNCHANGED else edit.value,
             headers=(*own_headers(own), *counted),
         )
 
     def has_new_value(self, letter: Letter) -> bool:
         edit = self.edits.get(letter.id)
-        return edit is not None and edit.value is not AS_IT_WAS
+        return edit is not None and edit.value is not UNCHANGED
 
     def group(self, letter: Letter) -> str:
         """The group the record is addressed to; "" for all. Groups of another topic never failed this record."""
@@ -152,7 +152,7 @@ class RedrivePlan:
         return self.fates[LetterFate.SENT]
 
     def fate(self, letter: Letter) -> LetterFate:
-        if not self.order.wanted.takes(letter):
+        if not self.order.selection.takes(letter):
             return LetterFate.OTHER
         if letter.id in self.redriven:
             return LetterFate.DONE
@@ -160,23 +160,23 @@ class RedrivePlan:
             return LetterFate.HELD
         if letter.message.header(VALUE_OMITTED) is not None and not self.order.has_new_value(letter):
             # Without its value the record would be a tombstone in a compacted topic.
-            return LetterFate.HOMELESS
-        return LetterFate.SENT if self.order.target(letter) in self.possible else LetterFate.HOMELESS
+            return LetterFate.NO_TARGET
+        return LetterFate.SENT if self.order.target(letter) in self.possible else LetterFate.NO_TARGET
 
 
-def plan_redrive(cluster: Cluster, order: RedriveOrder, progress: Progress = unheard) -> RedrivePlan:
+def plan_redrive(cluster: Cluster, order: RedriveOrder, progress: Progress = ignore_progress) -> RedrivePlan:
     """Count the matching letters. Changes nothing."""
-    topic = LetterTopic.find(cluster, order.topic, beginning({}, progress))
+    topic = LetterTopic.find(cluster, order.topic, poll_progress({}, progress))
     if order.topic_id not in (None, topic.info.topic_id):
-        raise Refused(f"{order.topic} was deleted and made anew since its letters were seen: look again")
-    bounds = topic.narrowed(order.wanted)
-    return _plan(RedrivePlan(order, topic, read_redriven(topic, beginning(bounds, progress)), bounds), progress)
+        raise Refused(f"{order.topic} was recreated since its letters were read: reload them")
+    bounds = topic.narrowed(order.selection)
+    return _plan(RedrivePlan(order, topic, read_redriven(topic, poll_progress(bounds, progress)), bounds), progress)
 
 
-def _plan(plan: RedrivePlan, progress: Progress = unheard) -> RedrivePlan:
+def _plan(plan: RedrivePlan, progress: Progress = ignore_progress) -> RedrivePlan:
     """Fill in the plan by reading the letters within its bounds."""
     order, cluster = plan.order, plan.topic.cluster
-    missing = set(order.wanted.ids)
+    missing = set(order.selection.ids)
     plan.possible = _possible_targets(cluster, order)
     for letter in plan.topic.letters(plan.bounds, progress):
         missing.discard(letter.id)
@@ -203,14 +203,14 @@ def _possible_targets(cluster: Cluster, order: RedriveOrder) -> frozenset[str]:
 
 def _partition_counts(cluster: Cluster, plan: RedrivePlan) -> dict[str, int]:
     """Partition counts of the target topics; Refused if one is missing or not a valid target."""
-    topic, known = plan.order.topic, cluster.topics()
+    topic, infos = plan.order.topic, cluster.topics()
     counts = {}
     for target in plan.targets:
-        if target not in known:
-            raise unknown_topic(target, known)
+        if target not in infos:
+            raise unknown_topic(target, infos)
         if target in (topic, marks_topic(topic)):
             raise Refused(f"Letters of {topic} cannot be redriven into {target}: name another with --to.")
-        counts[target] = len(known[target].partitions)
+        counts[target] = len(infos[target].partitions)
     return counts
 
 
@@ -235,11 +235,11 @@ class Redrive:
             ensure_marks_topic(self.plan.topic)
             transactional_id = f"dlq-redrive.{order.topic}"
             self._identity = init_producer(self._writing, transactional_id, TRANSACTION_SECONDS_MAX * 1000)
-            redriven = read_redriven(self.plan.topic, is_made=True)
+            redriven = read_redriven(self.plan.topic, must_exist=True)
             if redriven != self.plan.redriven:
                 # Another run was active while this one was planned.
                 if agreed is not None:
-                    raise _another("letters have been redriven meanwhile")
+                    raise _another("letters were redriven in the meantime")
                 self.plan = _plan(RedrivePlan(order, self.plan.topic, redriven, self.plan.bounds))
         except BaseException:
             self._writing.close()
@@ -325,7 +325,7 @@ class Redrive:
             )
         # The next run ends an open transaction; otherwise the coordinator aborts it after a minute.
         return Refused(
-            f"The redrive stopped after {self.sent:,} records: {refusal}. The same command goes on where it was."
+            f"The redrive stopped after {self.sent:,} records: {refusal}. Run the same command to continue."
         )
 
 
@@ -342,22 +342,22 @@ def _still(cluster: Cluster, agreed: RedrivePlan) -> RedrivePlan:
     order = agreed.order
     topic = LetterTopic.find(cluster, order.topic)
     if topic.info.topic_id != agreed.topic.info.topic_id:
-        raise _another(f"{order.topic} was deleted and made anew")
+        raise _another(f"{order.topic} was recreated")
     for partition, bound in agreed.bounds.items():
         there = topic.bounds.get(partition)
         if bound.start < bound.end and (there is None or there.start > bound.start or there.end < bound.end):
-            raise _another(f"letters of {partition} cannot be read any more")
+            raise _another(f"letters of {partition} can no longer be read")
     if _partition_counts(cluster, agreed) != agreed.partition_counts:
-        raise _another("a topic that letters go to has other partitions")
+        raise _another("the partition count of a target topic has changed")
     redriven = read_redriven(topic)
     if redriven != agreed.redriven:
-        raise _another("letters have been redriven meanwhile")
+        raise _another("letters were redriven in the meantime")
     # A separate copy of the marks, because a run adds to them.
     return replace(agreed, topic=topic, redriven=redriven)
 
 
 def _another(reason: str) -> Refused:
-    return Refused(f"The redrive would not do by now what the dry run said: {reason}. Look again; nothing was sent")
+    return Refused(f"The redrive would no longer match the dry run: {reason}. Run a dry run again; nothing was sent")
 
 
 def _wait_until(moment: float, is_stopped: Callable[[], bool]) -> None:

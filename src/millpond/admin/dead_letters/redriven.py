@@ -106,7 +106,7 @@ def _ranges(bits: int, first: int) -> Iterator[tuple[int, int]]:
 
 
 def read_redriven(
-    topic: LetterTopic, is_up: Callable[[], bool] = lambda: False, *, is_made: bool = False
+    topic: LetterTopic, is_up: Callable[[], bool] = lambda: False, *, must_exist: bool = False
 ) -> Redriven:
     """Read which letters have been redriven; raises Leaderless if the marks cannot be read.
 
@@ -116,14 +116,16 @@ def read_redriven(
     done = Redriven(_topic_id(topic.info.topic_id))
     name = marks_topic(topic.name)
     info = topic.cluster.topics([name]).get(name)
-    if info is None and is_made:
-        info = topic.cluster.retrying(f"read what was redriven of {topic.name}", lambda: _known(topic.cluster, name))
+    if info is None and must_exist:
+        info = topic.cluster.retrying(
+            f"read what was redriven of {topic.name}", lambda: _await_topic(topic.cluster, name)
+        )
     if info is not None:
         marks = TopicPartition(name, 0)
         if info.partitions[0].leader < 0:
             raise Leaderless(
-                f"{name}[0] has no leader now: which letters of {topic.name} were redriven can be known when a node "
-                "that holds it is back."
+                f"{name}[0] has no leader now: which letters of {topic.name} were redriven is unknown until a node "
+                "with a replica is back."
             )
         bounds = bounds_of(topic.cluster, [marks], "read_committed")[marks]
         for record in read_records(
@@ -133,7 +135,7 @@ def read_redriven(
                 done.read(record.key or b"", record.value)
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise Refused(
-                    f"{name}[0]@{record.offset} is not what a redrive writes: topic {name} is used by something else."
+                    f"{name}[0]@{record.offset} was not written by a redrive: something else uses topic {name}."
                 ) from None
             if is_up():
                 break
@@ -141,15 +143,15 @@ def read_redriven(
     return done
 
 
-def _known(cluster: Cluster, name: str) -> TopicInfo:
+def _await_topic(cluster: Cluster, name: str) -> TopicInfo:
     """Retry while a lagging broker does not know a new topic: without the marks every letter would be resent."""
     info = cluster.topics([name]).get(name)
     if info is None:
-        raise ClusterError(f"topic {name} is there, but the broker that was asked does not know it", retriable=True)
+        raise ClusterError(f"topic {name} exists, but the broker that answered does not know it yet", retriable=True)
     return info
 
 
-def redriven_as_known(topic: LetterTopic, is_up: Callable[[], bool] = lambda: False) -> Redriven:
+def try_read_redriven(topic: LetterTopic, is_up: Callable[[], bool] = lambda: False) -> Redriven:
     """Like `read_redriven`, but unknown instead of an error: letters can be listed without their marks.
 
     A redrive reports what is wrong with the marks; a list only counts.
@@ -173,7 +175,7 @@ def ensure_marks_topic(topic: LetterTopic) -> None:
             return
         except ClusterError as refusal:
             raise Refused(
-                f"{refusal}. A redrive keeps its progress there: let somebody create it who may, with one partition "
+                f"{refusal}. A redrive keeps its progress there: have an administrator create it, with one partition "
                 "and cleanup.policy=compact."
             ) from refusal
 

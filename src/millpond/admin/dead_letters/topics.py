@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from millpond.admin.dead_letters.letters import Filter, Letter, LetterTopic, find_letter_topics
-from millpond.admin.dead_letters.redriven import Redriven, redriven_as_known
+from millpond.admin.dead_letters.redriven import Redriven, try_read_redriven
 from millpond.admin.dead_letters.tally import UNKNOWN, Tally
 from millpond.admin.dead_letters.walk import BackwardWalk
 from millpond.admin.errors import NotDeadLetters
@@ -194,17 +194,17 @@ def rank_of(letter: Letter) -> Rank:
 class _Newest(Generic[T]):
     """Keeps the newest of the letters added, each converted by `kept`; never holds more than the limit."""
 
-    def __init__(self, limit: int, kept: Callable[[Letter, bool | None], T]) -> None:
+    def __init__(self, limit: int, convert: Callable[[Letter, bool | None], T]) -> None:
         self._limit = limit
-        self._kept = kept
+        self._convert = convert
         self._heap: list[tuple[int, int, int, T]] = []
 
     def add(self, letter: Letter, is_redriven: bool | None) -> None:
         rank = rank_of(letter)
         if len(self._heap) < self._limit:
-            heappush(self._heap, (*rank, self._kept(letter, is_redriven)))
+            heappush(self._heap, (*rank, self._convert(letter, is_redriven)))
         elif rank > self._heap[0][:3]:
-            heapreplace(self._heap, (*rank, self._kept(letter, is_redriven)))
+            heapreplace(self._heap, (*rank, self._convert(letter, is_redriven)))
 
     def oldest_first(self) -> list[T]:
         return [each[3] for each in sorted(self._heap, key=lambda each: each[:3])]
@@ -213,9 +213,9 @@ class _Newest(Generic[T]):
 def last_letters(
     cluster: Cluster,
     name: str,
-    wanted: Filter,
+    selection: Filter,
     limit: int,
-    kept: Callable[[Letter, bool | None], T],
+    convert: Callable[[Letter, bool | None], T],
     *,
     before: Rank | None = None,
     seconds: float | None = None,
@@ -226,35 +226,35 @@ def last_letters(
     """
     is_up = _time_limit(seconds)
     topic = LetterTopic.find(cluster, name, is_up)
-    redriven = redriven_as_known(topic, is_up)
-    walk = BackwardWalk(topic, topic.narrowed(wanted), window=limit + MARKERS, is_up=is_up)
-    newest, fitting = _Newest(limit, kept), Counter[int]()
+    redriven = try_read_redriven(topic, is_up)
+    walk = BackwardWalk(topic, topic.narrowed(selection), window=limit + MARKERS, is_up=is_up)
+    newest, fitting = _Newest(limit, convert), Counter[int]()
     for letter in walk.letters(lambda partition: fitting[partition] >= limit):
-        if wanted.takes(letter) and (before is None or rank_of(letter) < before):
+        if selection.takes(letter) and (before is None or rank_of(letter) < before):
             fitting[letter.message.partition] += 1
             newest.add(letter, redriven.says(letter.id))
-    found = newest.oldest_first()
-    is_held_back = not found and walk.is_whole and topic.is_held_back()
+    letters = newest.oldest_first()
+    is_held_back = not letters and walk.is_whole and topic.is_held_back()
     return LastLetters(
-        topic.info.topic_id, found, topic.leaderless, walk.looked, walk.total, walk.is_whole, is_held_back
+        topic.info.topic_id, letters, topic.leaderless, walk.looked, walk.total, walk.is_whole, is_held_back
     )
 
 
-def count_letters(cluster: Cluster, name: str, wanted: Filter, *, seconds: float | None = None) -> LetterCounts:
+def count_letters(cluster: Cluster, name: str, selection: Filter, *, seconds: float | None = None) -> LetterCounts:
     is_up = _time_limit(seconds)
     topic = LetterTopic.find(cluster, name, is_up)
-    redriven = redriven_as_known(topic, is_up)
+    redriven = try_read_redriven(topic, is_up)
     counts = LetterCounts(redriven=0 if redriven.is_known else None, leaderless=topic.leaderless)
-    walk = BackwardWalk(topic, topic.narrowed(wanted), window=COUNT_WINDOW, is_up=is_up)
+    walk = BackwardWalk(topic, topic.narrowed(selection), window=COUNT_WINDOW, is_up=is_up)
     for letter in walk.letters():
-        if wanted.takes(letter):
+        if selection.takes(letter):
             counts.add(letter, redriven.says(letter.id))
     counts.looked, counts.total, counts.is_whole = walk.looked, walk.total, walk.is_whole
     return counts
 
 
 def _facts(topic: LetterTopic, is_up: Callable[[], bool]) -> LetterTopicFacts:
-    redriven = redriven_as_known(topic, is_up)
+    redriven = try_read_redriven(topic, is_up)
     offsets = sum(bound.end - bound.start for bound in topic.bounds.values())
     letters = None if offsets > OFFSETS_READ_MAX else _moments(topic, redriven, is_up)
     is_counted = letters is not None

@@ -77,26 +77,26 @@ def _leader(cluster: Cluster, topic: str, partition: int) -> tuple[Leader, int]:
     info = partitions[partition]
     address = cluster.addresses().get(info.leader)
     if address is None:
-        raise Refused(f"Partition {partition} of {topic} has no leader at the moment: try again when it has one.")
+        raise Refused(f"Partition {partition} of {topic} has no leader now: try again when it has one.")
     return Leader(topic, partition, info.leader, address), len(info.replicas)
 
 
 def _notes(traced: Traced, budget: Budget, safe_name: str | None, does_commit: bool) -> Iterator[str]:
     yield (
-        f"send and acknowledge have half of a TCP handshake each ({traced.network_ms:.2f} ms); the rest of the round "
+        f"send and acknowledge each include half a TCP handshake ({traced.network_ms:.2f} ms); the rest of the round "
         "trip is the broker's."
     )
     if safe_name is not None:
         yield (
-            f"append and {safe_name} cannot be seen apart from outside: p99 and worst are of both together. The "
-            "median of append is that of as many records with acks=1."
+            f"append and {safe_name} cannot be told apart from outside the broker: p99 and worst cover both. The "
+            "median of append comes from an equal number of records with acks=1."
         )
     if safe_name == "sync":
-        yield "With one replica acks=all waits for no follower, at most for the disk."
+        yield "With one replica, acks=all waits only for the disk."
     if not does_commit:
-        yield "process is the hand-over to the reader alone: a commit of its offset (--commit) would add to it."
+        yield "process covers only the hand-over to the reader; --commit adds the commit of its offset."
     if budget.is_read_early and safe_name is not None:
-        yield f"Readers had the records before {safe_name} was over: their fetch begins after append."
+        yield f"Readers got the records before {safe_name} was complete: their fetch begins after append."
     if traced.clock_ms is not None and abs(traced.clock_ms) > CLOCK_MS_MAX:
         ahead = "ahead of" if traced.clock_ms > 0 else "behind"
         yield f"The broker's clock is about {abs(traced.clock_ms):.0f} ms {ahead} the one here."

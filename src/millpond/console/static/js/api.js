@@ -1,7 +1,7 @@
-// Asking the console's server: questions, changes, and live views that come back by themselves.
+// Requests to the console's server: reads, changes, and live views that reconnect.
 
 const SLOW_MS = 10000;
-// The longest question is a campaign in the simulator, and the server ends that one itself.
+// The longest request is a simulator campaign, which the server ends by itself.
 const GIVE_UP_MS = 200000;
 const AGAIN_MS = 2000;
 const SILENT = "The console's server does not answer. Is it still running? Start it with: millpond console";
@@ -33,7 +33,7 @@ async function reach(path, { signal, ...options }) {
   signal?.addEventListener("abort", leave);
   if (signal?.aborted) leave();
   let isSlow = false;
-  const slow = setTimeout(() => { isSlow = true; lost(true, "The console's server takes long to answer. The page waits for it."); }, SLOW_MS);
+  const slow = setTimeout(() => { isSlow = true; lost(true, "The console's server is slow to answer. The page is waiting."); }, SLOW_MS);
   const end = setTimeout(leave, GIVE_UP_MS);
   let response;
   let text;
@@ -61,24 +61,24 @@ function answer(response, text) {
   try {
     body = JSON.parse(text);
   } catch {
-    // Said below.
+    // Reported below.
   }
   if (response.status === 401 && !response.url.endsWith("/api/login")) document.dispatchEvent(new Event("login"));
-  if (!response.ok) throw new Error(body?.error ?? `The server answered ${response.status}. Reload the page; if it stays so, start the console anew.`);
+  if (!response.ok) throw new Error(body?.error ?? `The server answered ${response.status}. Reload the page; if that does not help, restart the console.`);
   if (body === undefined) throw new Error("The server's answer cannot be read. Reload the page.");
   return body;
 }
 
 let isLost = false;
 
-function lost(now, text = "The connection to the console is lost. It comes back by itself; what you see may be old.") {
+function lost(now, text = "The connection to the console is lost. The page reconnects automatically; what you see may be outdated.") {
   const banner = document.getElementById("lost");
   if (now) banner.textContent = text;
   if (now !== isLost) banner.hidden = !now;
   isLost = now;
 }
 
-// Why a live view does not open: only a question can tell, for the browser keeps it to itself.
+// Why a live view does not open: EventSource hides the reason, so a plain request has to find it out.
 async function reason(path) {
   const stop = new AbortController();
   const end = setTimeout(() => stop.abort(), SLOW_MS);
@@ -94,8 +94,8 @@ async function reason(path) {
   }
 }
 
-// A live view. `on` has a function for each event; it pauses while nobody looks, because a browser has few connections.
-// Its `failure` says whether it has shown what is wrong. What goes on `once` does not begin again by itself.
+// A live view. `on` has a function for each event. It pauses while the page is hidden: a browser has few connections.
+// Its `failure` returns whether it has shown the error. With `once` it does not restart by itself.
 export function live(path, on, signal, { once = false } = {}) {
   let source = null;
   let timer = null;
@@ -111,10 +111,10 @@ export function live(path, on, signal, { once = false } = {}) {
       isOver = once;
       if (!once) {
         if (!isLost) lost(true);
-        // EventSource gives up for good after some refusals; we do not.
+        // EventSource gives up for good after some refusals; we retry.
         timer = setTimeout(open, AGAIN_MS);
       }
-      // What has begun must not begin a second time for the question alone.
+      // A view with side effects must not start a second time just to find the reason.
       const why = await reason(wasOpen ? "/api/about" : path);
       if (signal.aborted) return;
       if (once) on.failure?.({ error: why ?? "The connection to the console was lost. Is it still running? Try again." });
@@ -129,7 +129,7 @@ export function live(path, on, signal, { once = false } = {}) {
         try {
           take(JSON.parse(message.data));
         } catch (error) {
-          lost(true, `This page cannot show what the console's server says. Reload it. (${error.message})`);
+          lost(true, `This page cannot show the server's response. Reload it. (${error.message})`);
           throw error;
         }
       });

@@ -1,13 +1,13 @@
-// Avro's binary form, read with a schema that somebody gives. What does not fit is an error, never a guess.
+// Decodes Avro with a given schema. Data that does not match is an error, never a guess.
 
 const DEPTH_MAX = 64;
 const ITEMS_MAX = 100000;
 
-// The value of these bytes. `schema` is parsed JSON. With the five bytes of a registry before it they are passed over.
+// The value of these bytes. `schema` is parsed JSON. The five-byte prefix of a schema registry is skipped.
 export function readAvro(raw, schema) {
   const names = new Map();
   learn(schema, "", names, 0);
-  // 0, and the number of a schema in four bytes: what serializers with a registry put first.
+  // 0 and a four-byte schema id: the prefix that serializers with a registry write.
   const tries = raw.length >= 5 && raw[0] === 0 ? [5, 0] : [0];
   let fault = null;
   for (const start of tries) {
@@ -41,12 +41,12 @@ function learn(schema, space, names, depth) {
 }
 
 function take(input, count) {
-  if (count < 0 || input.at + count > input.raw.length) throw new Error("The bytes end too early.");
+  if (count < 0 || input.at + count > input.raw.length) throw new Error("The data ends too early.");
   input.at += count;
   return input.at - count;
 }
 
-// A zigzag number of up to 64 bits; one that no double holds exactly is a text.
+// A zigzag number of up to 64 bits; as text if a double cannot hold it exactly.
 function readLong(input) {
   let value = 0n;
   for (let shift = 0n; shift < 70n; shift += 7n) {
@@ -62,7 +62,7 @@ function readLong(input) {
 
 function readCount(input) {
   const number = readLong(input);
-  if (typeof number !== "number") throw new Error("A length makes no sense.");
+  if (typeof number !== "number") throw new Error("A length is invalid.");
   return number;
 }
 
@@ -99,10 +99,10 @@ function read(input, schema, space, names, depth) {
   if (typeof schema === "string") {
     if (PLAIN[schema]) return PLAIN[schema](input);
     const known = names.get(schema) ?? names.get(`${space}.${schema}`);
-    if (!known) throw new Error(`The schema does not say what ${schema} is.`);
+    if (!known) throw new Error(`The schema does not define ${schema}.`);
     return read(input, known[0], known[1], names, depth + 1);
   }
-  if (typeof schema !== "object" || schema === null) throw new Error("The schema makes no sense.");
+  if (typeof schema !== "object" || schema === null) throw new Error("The schema is invalid.");
   switch (schema.type) {
     case "record": case "error": {
       const inside = fullName(schema, space);

@@ -1,4 +1,4 @@
-// Small drawings: a curve over time, a bar of how full something is.
+// Small drawings: a curve over time, and a fill-level bar.
 
 import { h, svg } from "./dom.js";
 

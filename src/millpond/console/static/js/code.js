@@ -1,8 +1,8 @@
-// A record as code that somebody can paste: to read it again, or to write the same once more.
+// A record as code to paste: to read it again, or to produce the same record.
 
 import { decode } from "./data.js";
 
-// A literal of Python: bytes as they are, whatever they are.
+// A Python literal of arbitrary bytes.
 export function pythonBytes(data) {
   if (data === null) return "None";
   let text = "";
@@ -17,7 +17,7 @@ export function pythonBytes(data) {
 }
 
 function pythonText(text) {
-  // JSON's escapes are Python's, too, but for surrogates, which topics and headers do not have in halves.
+  // JSON's escapes are valid in Python, except for lone surrogates, which topics and headers do not contain.
   return JSON.stringify(text);
 }
 
@@ -48,7 +48,7 @@ export function asCommand(bootstrap, topic, record) {
   return `millpond consume ${shellText(topic)} --bootstrap ${shellText(bootstrap)} --partition ${record.partition} --from ${record.offset} -n 1`;
 }
 
-// For a topic in which nothing is yet.
+// For an empty topic.
 export function asFirstCommand(bootstrap, topic) {
   return `echo hello | millpond produce ${shellText(topic)} --bootstrap ${shellText(bootstrap)}`;
 }

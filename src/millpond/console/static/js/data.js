@@ -1,4 +1,4 @@
-// What is in a record: bytes that may be anything, shown as JSON, text or hex, never as markup.
+// The content of a record: arbitrary bytes, shown as JSON, text or hex, never as markup.
 
 import { readAvro } from "./avro.js";
 import { ask, copyButton, field, h } from "./dom.js";
@@ -9,7 +9,7 @@ export function decode(data) {
   return Uint8Array.from(atob(data.data), (sign) => sign.charCodeAt(0));
 }
 
-// Every sign of it, a byte order mark among them; null where it is no text.
+// All its characters, including a byte order mark; null if it is not text.
 export function asText(raw) {
   try {
     return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(raw);
@@ -33,8 +33,8 @@ export function asHex(raw) {
 const WORDS = /"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
 const DEPTH_MAX = 100;
 
-// JSON with its lines indented and nothing else changed: a number has all its digits, whatever a browser can count to.
-// Null where it is no JSON, or deeper than anybody reads.
+// Indented JSON, otherwise unchanged: numbers keep all their digits, beyond a browser's precision.
+// Null if it is not JSON, or nested too deeply.
 export function indented(text) {
   const json = text.replace(/^\uFEFF/, "");
   try {
@@ -65,7 +65,7 @@ export function preview(data) {
   if (data === null) return h("span", { class: "soft" }, "null");
   if (!data.bytes) return h("span", { class: "soft" }, "empty");
   const raw = decode(data);
-  // A sign may have been cut in half at the end.
+  // The last character may be cut in half.
   const text = asText(raw) ?? (isCut(data) ? [1, 2, 3].map((less) => asText(raw.subarray(0, -less))).find((each) => each !== null) : null);
   if (text === null || text === undefined) return h("span", { class: "soft" }, hexLine(raw.subarray(0, 24)), data.bytes > 24 ? " …" : "");
   return text.length > 300 ? `${text.slice(0, 300)}…` : text;
@@ -86,7 +86,7 @@ function hexDump(raw) {
   return lines.join("\n");
 }
 
-// The schema that somebody gave for the keys or values of a topic; it stays in this browser.
+// The schema entered for the keys or values of a topic; it stays in this browser.
 function schemaOf(topic, label) {
   return recall(`avro ${label} ${topic}`) ?? "";
 }
@@ -94,7 +94,7 @@ function schemaOf(topic, label) {
 function askForSchema(topic, label, done) {
   ask({
     title: `Avro schema of the ${label}s of ${topic}`, action: "Use it",
-    body: [h("p", { class: "hint" }, "As JSON. It is kept in this browser and sent nowhere. The five bytes of a schema registry before a record are passed over."),
+    body: [h("p", { class: "hint" }, "As JSON. It is stored only in this browser. The five-byte prefix of a schema registry is skipped."),
       field("Schema", h("textarea", { name: "schema", rows: "10", spellcheck: "false", autofocus: true, text: schemaOf(topic, label) }))],
     act: async (form) => {
       const text = form.elements.schema.value.trim();
@@ -114,7 +114,7 @@ function avroText(raw, schema) {
   }
 }
 
-// The whole, with a switch between the ways to read it. Avro needs a schema, which is kept for each topic.
+// The whole data, with a choice of formats. Avro needs a schema, which is kept for each topic.
 export function whole(data, label, topic = null) {
   if (data === null) return h("p", { class: "soft" }, "null");
   const raw = decode(data);
@@ -139,7 +139,7 @@ export function whole(data, label, topic = null) {
   const first = topic !== null && schemaOf(topic, label) && text === null ? "Avro" : text === null ? "Hex" : ways[0][0];
   pick(...ways.find(([way]) => way === first));
   return h("div", { class: "stack" },
-    h("div", { class: "tools" }, h("div", { class: "switch", role: "group", "aria-label": `How to read the ${label}` }, buttons), schema,
+    h("div", { class: "tools" }, h("div", { class: "switch", role: "group", "aria-label": `Format of the ${label}` }, buttons), schema,
       h("span", { class: "hint" }, size(data.bytes), isCut(data) ? `, of which the first ${size(raw.length)} are shown` : ""),
       copyButton(() => shown.textContent)),
     shown);

@@ -1,4 +1,4 @@
-// Elements are made of names, properties and children; text is always a text node, whoever wrote it.
+// Elements from names, properties and children. Text always becomes a text node, never markup.
 
 export function h(name, props = {}, ...children) {
   const element = document.createElement(name);
@@ -30,7 +30,7 @@ function clean(children) {
 }
 
 export function fill(element, ...children) {
-  // What has the focus keeps it over a new drawing, if it is there again under its name.
+  // The focused element keeps the focus after a redraw, if one with the same name exists.
   const focus = element.contains(document.activeElement) ? document.activeElement.dataset?.focus : null;
   element.replaceChildren(...clean(children));
   if (focus) element.querySelector(`[data-focus="${CSS.escape(focus)}"]`)?.focus();
@@ -76,11 +76,11 @@ export function card(title, ...children) {
   return h("section", { class: "card" }, title ? (title instanceof Node ? title : h("h2", {}, title)) : null, children);
 }
 
-// As long as a double click may last.
+// The longest duration of a double click.
 const CALM_MS = 500;
 
-// A dialog with fields; `act` gets the form and may throw, which is shown inside. While it is under way nothing can be
-// changed: what comes of it is shown beside the fields, and must be of just what stands in them.
+// A dialog with fields. `act` gets the form; an error that it throws is shown inside. Fields are disabled while it
+// runs, because the result is shown beside them and must match them.
 export function ask({ title, body, action, danger = false, act }) {
   const said = h("div");
   const go = h("button", { class: danger ? "main danger" : "main", type: "submit" }, action);
@@ -103,7 +103,7 @@ export function ask({ title, body, action, danger = false, act }) {
       for (const each of fields) each.disabled = false;
       const back = () => { if (document.activeElement === document.body) focus?.focus(); };
       back();
-      // A button that does something else now is not for the second half of a double click, which nobody has meant so.
+      // The second click of a double click must not press a button whose meaning has just changed.
       setTimeout(() => { go.disabled = false; back(); }, go.textContent === meant ? 0 : CALM_MS);
     }
   });
@@ -120,4 +120,14 @@ export function field(label, input, hint) {
 
 export function choice(name, options, value, props = {}) {
   return h("select", { name, ...props }, options.map(([key, text]) => h("option", { value: key, selected: key === value }, text)));
+}
+
+// A dialog for something that cannot be undone: `act` gets the typed name, which the server checks.
+export function confirmByName({ title, action, warning, label, act }) {
+  ask({
+    title, action, danger: true,
+    body: [h("p", { class: "caution" }, warning),
+      field(label, h("input", { name: "confirm", required: true, autocomplete: "off", autofocus: true }))],
+    act: (form) => act(form.elements.confirm.value),
+  });
 }

@@ -1,4 +1,4 @@
-// Numbers, sizes, spans and moments as people read them.
+// Formats numbers, sizes, durations and times.
 
 const whole = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
@@ -55,7 +55,7 @@ export function ago(ms) {
   return ms === null || ms === undefined || ms < 0 ? NOTHING : `${span(Math.max(0, Date.now() - ms))} ago`;
 }
 
-// What is said after a result in which partitions are missing, because nobody leads them.
+// The end of a sentence about a result that leaves out leaderless partitions.
 export function leftOut(indexes) {
   if (!indexes?.length) return "";
   return indexes.length === 1 ? `; partition ${indexes[0]} has no leader now and is left out` : `; ${count(indexes.length)} partitions have no leader now and are left out`;

@@ -1,4 +1,4 @@
-// Long tasks: how far one is, a way to stop it, and what came of it.
+// Long tasks: progress, stop button and result.
 
 import { change, get } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -7,7 +7,7 @@ import { count } from "./format.js";
 const LOOK_MS = 300;
 const FIRST_LOOK_MS = 40;
 
-// Draws the task into `place` until it has ended, and gives it back. `more` says what else there is to say of it.
+// Draws the task into `place` until it ends, and returns it. `more` returns further details to show.
 export async function follow(job, place, { signal = null, stop = "Stop", more = () => null, unit = "" } = {}) {
   const bar = h("div", { class: "progress", role: "progressbar", "aria-label": job.what, "aria-valuemin": "0", "aria-valuemax": "100" }, h("div", { "width%": 0 }));
   const text = h("p", { role: "status" }, "Beginning …");
@@ -21,7 +21,7 @@ export async function follow(job, place, { signal = null, stop = "Stop", more = 
     fill(details, more(job));
   };
   draw();
-  // Many are done at once.
+  // Many complete at the same time.
   for (let pause = FIRST_LOOK_MS; job.state === "running" && !signal?.aborted; pause = Math.min(LOOK_MS, pause * 2)) {
     await new Promise((resume) => setTimeout(resume, pause));
     job = await get(`/api/jobs/${job.id}`, signal);

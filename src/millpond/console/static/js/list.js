@@ -1,4 +1,4 @@
-// Lists that page and filter: the server cuts them, the address keeps where one is.
+// Lists with pages and a filter: the server cuts them, the address keeps the position.
 
 import { get, query } from "./api.js";
 import { fault, fill, h } from "./dom.js";
@@ -33,7 +33,7 @@ export function list({ path, label, columns, none, params, signal, switches = []
 
   const draw = (result) => {
     if (!result.rows.length) {
-      fill(body, result.total ? h("div", { class: "empty" }, h("strong", {}, `Nothing is called like “${input.value}”.`),
+      fill(body, result.total ? h("div", { class: "empty" }, h("strong", {}, `Nothing matches “${input.value}”.`),
         h("button", { onclick: () => { input.value = ""; page = 1; load(); input.focus(); } }, "Show all")) : none());
       return;
     }
@@ -58,7 +58,7 @@ export function list({ path, label, columns, none, params, signal, switches = []
   return { table, load };
 }
 
-// A list that is here already: `set` gives it new rows, and where one is in it stays. `text` is what a row is found by.
+// A list whose rows are all here: `set` gives it new rows and keeps the position. `text` is the text to filter by.
 export function local({ label, columns, text, none, size = 50, params = null }) {
   let rows = [];
   let page = 1;
@@ -70,10 +70,10 @@ export function local({ label, columns, text, none, size = 50, params = null }) 
     const fitting = wanted ? rows.filter((each) => text(each).toLowerCase().includes(wanted)) : rows;
     const pages = Math.max(1, Math.ceil(fitting.length / size));
     page = Math.min(page, pages);
-    // A few need no filter.
+    // Short lists need no filter.
     head.hidden = rows.length <= 8 && !wanted;
     if (!fitting.length) {
-      fill(body, rows.length ? h("div", { class: "empty" }, h("strong", {}, `Nothing is like “${input.value}”.`)) : none());
+      fill(body, rows.length ? h("div", { class: "empty" }, h("strong", {}, `Nothing matches “${input.value}”.`)) : none());
       return;
     }
     const turn = (by) => { page += by; draw(); };

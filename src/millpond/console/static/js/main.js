@@ -1,4 +1,4 @@
-// The shell: which page the address means, the navigation, the theme.
+// The shell: routing, navigation and theme.
 
 import { change, get } from "./api.js";
 import { empty, fault, field, fill, h, note } from "./dom.js";
@@ -24,7 +24,7 @@ const SLOW_MS = 10000;
 let leave = new AbortController();
 let isAsking = false;
 
-// The parts of the address; none where it cannot be read.
+// The parts of the address; none if it is malformed.
 function addressed() {
   try {
     return location.pathname.split("/").filter(Boolean).map(decodeURIComponent);
@@ -33,12 +33,12 @@ function addressed() {
   }
 }
 
-// What stands in the place of a page that is not there, and what to do.
+// Shown instead of a page that cannot be loaded, with advice.
 function failure(error) {
   const isPart = error instanceof TypeError && /module/i.test(error.message);
   return [fault(isPart ? new Error("A part of this page could not be loaded.") : error),
-    h("p", { class: "hint" }, "If it stays so, see whether the console still runs; start it with: ", h("code", {}, "millpond console")),
-    // A part that did not come once is not asked for again before the page is loaded anew.
+    h("p", { class: "hint" }, "If that does not help, check that the console is running; start it with: ", h("code", {}, "millpond console")),
+    // The browser does not retry a failed module before the page is reloaded.
     h("div", {}, h("button", { onclick: () => location.reload() }, "Try again"))];
 }
 
@@ -63,7 +63,7 @@ async function show() {
     return;
   }
   document.title = `${words.length > 1 ? `${words[1]} · ` : ""}${page.title} · Millpond`;
-  const slow = setTimeout(() => { if (!signal.aborted) fill(main, failure(new Error("This page does not come: the console's server does not answer."))); }, SLOW_MS);
+  const slow = setTimeout(() => { if (!signal.aborted) fill(main, failure(new Error("This page cannot be loaded: the console's server does not answer."))); }, SLOW_MS);
   try {
     const { draw } = await page.load();
     clearTimeout(slow);
@@ -88,7 +88,7 @@ function navigate(event) {
   });
 }
 
-// Who we talk to; whether it may be shown.
+// Shows which cluster this is; false if a login is required first.
 async function introduce() {
   try {
     const about = await get("/api/about");
@@ -123,7 +123,7 @@ function logIn() {
       password.value = "";
       fill(said, h("p", { class: "fault", role: "alert" }, error.message));
     }
-  } }, h("h1", {}, "Log in"), field("Password", password, "The one in the file that the console was started with (--password-file); with up --secure it is the admin's."), said, h("div", {}, h("button", { class: "main", type: "submit" }, "Log in")));
+  } }, h("h1", {}, "Log in"), field("Password", password, "The password in the console's --password-file; with up --secure it is the admin's."), said, h("div", {}, h("button", { class: "main", type: "submit" }, "Log in")));
   fill(document.getElementById("main"), form);
   password.focus();
 }
@@ -149,7 +149,7 @@ theme(THEMES.includes(recall("theme")) ? recall("theme") : "system");
 fill(document.getElementById("nav"), PAGES.map((each) => h("a", { href: `/${each.path}`, "data-path": each.path }, each.title)));
 document.addEventListener("click", navigate);
 document.addEventListener("login", logIn);
-// A button whose question failed and who says nothing of it: somebody pressed it, and shall know.
+// A failed request of a button that does not report it itself: the user must see the failure.
 addEventListener("unhandledrejection", ({ reason }) => { if (reason?.name !== "AbortError") note(reason?.message ?? String(reason)); });
 start(show);
 if (await introduce()) await show();

@@ -1,4 +1,4 @@
-// Where we are: going to another address, and keeping what stands behind the question mark.
+// Navigation: goes to another address, and keeps the query parameters.
 
 export const state = { readOnly: false, bootstrap: "127.0.0.1:9092" };
 
@@ -14,7 +14,7 @@ export function go(address, { replace = false } = {}) {
   return show();
 }
 
-// Changes what stands behind the question mark without drawing the page anew.
+// Changes the query parameters without redrawing the page.
 export function keep(fields) {
   const params = new URLSearchParams(location.search);
   for (const [key, value] of Object.entries(fields)) {

@@ -1,5 +1,5 @@
 // The drawing of a simulated cluster: producers above, nodes with their logs, groups with their consumers below, and
-// over all of it the messages on their way.
+// the messages between them on top.
 
 import { empty, fill, h, svg } from "./dom.js";
 
@@ -15,7 +15,7 @@ export class Stage {
     this.flying = 0;
   }
 
-  // `lasts_ms` of real time are there to show what flew since `before`; 0 draws what is under way and stands still.
+  // Shows the messages sent since `before` within `lasts_ms` of real time; 0 draws the current ones without moving.
   draw(look, before, lasts_ms) {
     fill(this.body,
       look.producers.length ? h("div", { class: "sim-row" }, look.producers.map(producer)) : null,
@@ -83,7 +83,7 @@ function nodeBox(node, look) {
     h("h3", {}, h("span", { class: `state ${node.is_up ? (node.is_fenced ? "warn" : "good") : "bad"}` }, `Node ${node.id}`),
       node.is_controller ? h("span", { class: "chip accent" }, "controller") : null,
       node.is_up ? (node.is_fenced ? h("span", { class: "chip" }, "fenced") : null) : h("span", { class: "chip" }, "down"),
-      node.lives > 1 ? h("span", { class: "chip" }, `life ${node.lives}`) : null),
+      node.lives > 1 ? h("span", { class: "chip" }, `incarnation ${node.lives}`) : null),
     logs);
 }
 
@@ -123,7 +123,7 @@ function groups(look) {
     const total = lags.reduce((sum, [, lag]) => sum + lag, 0);
     return h("section", { class: "sim-group", "aria-label": `Group ${name}` },
       h("h3", {}, name, group ? h("span", { class: "chip" }, `${group.protocol ?? group.type}`) : null,
-        group ? h("span", { class: `chip${group.state === "Stable" ? " accent" : ""}` }, `${group.state} · generation ${group.generation}`) : h("span", { class: "chip" }, "nobody coordinates it now"),
+        group ? h("span", { class: `chip${group.state === "Stable" ? " accent" : ""}` }, `${group.state} · generation ${group.generation}`) : h("span", { class: "chip" }, "it has no coordinator now"),
         lags.length ? h("span", { class: "chip" }, `lag ${total}`) : null),
       lags.length ? h("div", { class: "sim-lag" }, lags.map(([index, lag]) => [h("span", {}, `${topic}-${index}`), h("div", { class: "meter" }, h("div", { "width%": (lag / most) * 100 })), h("span", {}, `${group.committed[topic][index] ?? 0} · lag ${lag}`)])) : null,
       h("div", { class: "sim-row" }, members.map(consumer)));

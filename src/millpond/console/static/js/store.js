@@ -1,4 +1,4 @@
-// What this browser keeps for us. One that keeps nothing, because it was told so, is no fault.
+// What this browser stores for us. A browser that is set to store nothing is not an error.
 
 export function recall(key) {
   try {
@@ -12,6 +12,6 @@ export function store(key, value) {
   try {
     localStorage.setItem(key, value);
   } catch {
-    // Then it is so until the page is closed.
+    // Then the value lasts until the page is closed.
   }
 }

@@ -1,4 +1,4 @@
-// The nodes of the cluster: who leads, who is in sync, who votes, how much room is left.
+// The nodes of the cluster: leaders, in-sync replicas, voters and free disk space.
 
 import { live, name } from "../api.js";
 import { meter } from "../charts.js";
@@ -8,7 +8,7 @@ import { state } from "../router.js";
 import { balance, changeFactor, drain, movePartitions, undrain, watchMoves } from "./moves.js";
 
 export async function draw(main, words, params, signal) {
-  const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Looking at the nodes …"));
+  const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Loading the nodes …"));
   const task = h("div");
   const chips = h("div", { class: "tools" });
   let nodes = [];
@@ -28,22 +28,22 @@ function paint(body, chips, look, started) {
   fill(body,
     h("div", { class: "tiles" },
       tile("Nodes", count(look.nodes.filter((each) => each.address).length), look.nodes.every((each) => each.address) ? "all there" : `${count(look.nodes.filter((each) => !each.address).length)} away`),
-      tile("Quorum", voters.length ? `${there} of ${voters.length}` : NOTHING, voters.length ? `voters there; ${needed} ${needed === 1 ? "is" : "are"} needed` : "this cluster does not say who votes", voters.length && there < needed ? { level: "bad-text" } : {}),
+      tile("Quorum", voters.length ? `${there} of ${voters.length}` : NOTHING, voters.length ? `voters online; ${needed} needed` : "this cluster does not report its voters", voters.length && there < needed ? { level: "bad-text" } : {}),
       tile("Replicas behind", count(look.behind_total), look.behind_total ? "not in sync with their leaders" : "all are in sync", look.behind_total ? { level: "warn-text" } : {}),
-      tile("Without a leader", count(look.leaderless_total), look.leaderless_total ? "can be neither written nor read" : "every partition is led", look.leaderless_total ? { level: "bad-text" } : {})),
+      tile("Without a leader", count(look.leaderless_total), look.leaderless_total ? "can be neither written nor read" : "every partition has a leader", look.leaderless_total ? { level: "bad-text" } : {})),
     card("Nodes", table([["Node"], ["State"], ["Address", "optional"], ["Leads"], ["In sync", "num optional"], ["Vote", "optional"], ["Disk"], ...(state.readOnly ? [] : [["What to do", "num"]])], look.nodes.map((each) => row(each, leads, started)))),
-    look.moving_total ? card(`${counted(look.moving_total, "partition")} on the way`, table([["Partition"], ["Replicas"], ["Come"], ["Go"]], look.moving.map((each) => h("tr", {}, h("td", { class: "name" }, h("a", { href: `/topics/${name(each.partition.topic)}` }, `${each.partition.topic}-${each.partition.partition}`)), h("td", {}, each.replicas.join(", ")), h("td", {}, each.adding.join(", ") || NOTHING), h("td", {}, each.removing.join(", ") || NOTHING))))) : null,
-    look.leaderless_total ? names("Partitions without a leader", look.leaderless.map((each) => [each.topic, each.partition]), look.leaderless_total, "They come back when a node with a replica in sync does.") : null,
-    look.behind_total ? names("Replicas that are behind", look.behind.map(([node, each]) => [each.topic, each.partition, `on node ${node}`]), look.behind_total, "They catch up by themselves while their node runs.") : null);
+    look.moving_total ? card(`${counted(look.moving_total, "partition")} moving`, table([["Partition"], ["Replicas"], ["Come"], ["Go"]], look.moving.map((each) => h("tr", {}, h("td", { class: "name" }, h("a", { href: `/topics/${name(each.partition.topic)}` }, `${each.partition.topic}-${each.partition.partition}`)), h("td", {}, each.replicas.join(", ")), h("td", {}, each.adding.join(", ") || NOTHING), h("td", {}, each.removing.join(", ") || NOTHING))))) : null,
+    look.leaderless_total ? names("Partitions without a leader", look.leaderless.map((each) => [each.topic, each.partition]), look.leaderless_total, "They come back when a node with an in-sync replica does.") : null,
+    look.behind_total ? names("Replicas that are behind", look.behind.map(([node, each]) => [each.topic, each.partition, `on node ${node}`]), look.behind_total, "They catch up automatically while their node runs.") : null);
 }
 
 function row(node, most, started) {
   const behind = node.behind;
   const fenced = node.quorum?.is_fenced;
-  const [level, word] = !node.address ? ["bad", "away"] : fenced ? ["warn", "on its way in"] : behind ? ["warn", `behind with ${count(behind)}`] : ["good", "ready"];
+  const [level, word] = !node.address ? ["bad", "away"] : fenced ? ["warn", "joining"] : behind ? ["warn", `behind with ${count(behind)}`] : ["good", "ready"];
   return h("tr", {},
     h("td", { class: "name" }, `Node ${node.node_id}`, node.is_controller ? [" ", h("span", { class: "chip accent" }, "controller")] : null, node.rack ? h("div", { class: "hint" }, `rack ${node.rack}`) : null),
-    h("td", {}, h("span", { class: `state ${level}` }, word), node.is_drained ? h("div", { class: "hint" }, "drained: gets nothing new") : null),
+    h("td", {}, h("span", { class: `state ${level}` }, word), node.is_drained ? h("div", { class: "hint" }, "drained: gets no new replicas") : null),
     h("td", { class: "mono soft optional" }, node.address ?? NOTHING),
     h("td", {}, meter(node.leads / most, `Leads ${node.leads} partitions`), h("span", { class: "hint" }, counted(node.leads, "partition"))),
     h("td", { class: "num optional" }, `${count(node.in_sync)} of ${count(node.replicas)}`),

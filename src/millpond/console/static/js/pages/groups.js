@@ -1,15 +1,15 @@
-// Consumer groups: who reads what, how far behind, since when; and starting again from somewhere else.
+// Consumer groups: members, lag, rebalances; and resetting offsets.
 
 import { change, get, live, name } from "../api.js";
 import { curve } from "../charts.js";
-import { ask, card, choice, empty, fault, field, fill, h, head, note, svg, tile } from "../dom.js";
+import { ask, card, choice, confirmByName, empty, fault, field, fill, h, head, note, svg, tile } from "../dom.js";
 import { NOTHING, ago, compact, count, counted, moment, rate, span } from "../format.js";
 import { list, local } from "../list.js";
 import { go, state } from "../router.js";
 
 const LEVEL = { stable: "good", rebalancing: "warn", empty: "", dead: "bad" };
 const CURVE_MAX = 120;
-// Reading and writing that differ by less, as a share, keep the lag as it is.
+// If read and write rates differ by a smaller share than this, the lag counts as steady.
 const FLAT = 0.05;
 
 export async function draw(main, words, params, signal) {
@@ -35,10 +35,10 @@ async function one(main, group, params, signal) {
   const past = h("div");
   const curvePoints = [];
   let last = null;
-  let people = new Map();
+  let membersById = new Map();
   const parts = local({
     label: "partitions", size: 100, text: (each) => `${each.topic}-${each.partition} ${holder(each)}`,
-    none: () => empty("The group has committed nothing and reads nothing."),
+    none: () => empty("The group has no committed offsets and no members."),
     columns: [
       ["Partition", (each) => h("a", { href: `/topics/${name(each.topic)}/records?partition=${each.partition}&from=${each.committed ?? "beginning"}` }, `${each.topic}-${each.partition}`), "name"],
       ["Member", (each) => holder(each), "optional soft"],
@@ -52,17 +52,17 @@ async function one(main, group, params, signal) {
   });
   const members = local({
     label: "members", text: (each) => `${each.instance ?? ""} ${each.client} ${each.id} ${each.host} ${each.partitions.map(([topic, index]) => `${topic}-${index}`).join(" ")}`,
-    none: () => empty("It has no members now.", h("span", {}, "Its offsets stay, so that whoever joins goes on from there.")),
+    none: () => empty("It has no members now.", h("span", {}, "Its offsets are kept: the next member continues from there.")),
     columns: [
       ["Member", (each) => [each.instance || each.client || each.id, h("div", { class: "hint mono" }, each.id)], "name"],
       ["Host", (each) => each.host, "soft"],
       ["Partitions", (each) => (each.partitions.length ? assigned(each.partitions) : h("span", { class: "warn-text" }, "none: more members than partitions"))],
     ],
   });
-  const holder = (each) => (each.member ? people.get(each.member)?.instance || people.get(each.member)?.client || each.member : "nobody");
+  const holder = (each) => (each.member ? membersById.get(each.member)?.instance || membersById.get(each.member)?.client || each.member : "no member");
   const top = h("div", { class: "stack" }, h("p", { class: "hint" }, "Measuring …"));
   const frame = h("div", { class: "stack" }, top, card("Partitions", parts.parts), card("Members", members.parts));
-  // Which topics it reads is known from the first look on.
+  // Its topics are known from the first sample on.
   const resets = h("button", { disabled: true, onclick: () => reset(group, last.topics) }, "Reset offsets …");
   fill(main, head(group, { crumb: h("a", { href: "/groups" }, "Groups"), chips: [chips], actions: state.readOnly ? [] : [
     resets, h("button", { class: "danger", onclick: () => remove(group) }, "Delete …")] }), body, past);
@@ -74,7 +74,7 @@ async function one(main, group, params, signal) {
     }
   };
   const paint = (look) => {
-    // A group that has other members, or has settled, may have been through another rebalance.
+    // Other members or another state may mean another rebalance.
     if (last && (last.state !== look.state || last.members !== look.members)) remember();
     last = look;
     resets.disabled = past.hidden = false;
@@ -82,12 +82,12 @@ async function one(main, group, params, signal) {
     curvePoints.push(look.lag);
     if (curvePoints.length > CURVE_MAX) curvePoints.shift();
     fill(chips, h("span", { class: "chip" }, h("span", { class: `state ${LEVEL[look.state] ?? ""}` }, look.state)), h("span", { class: "chip" }, counted(look.members, "member")), h("span", { class: "chip" }, `${look.type} protocol${look.assignor ? `, ${look.assignor}` : ""}`), h("span", { class: "chip optional" }, `coordinator ${look.coordinator}`));
-    people = new Map(look.people.map((each) => [each.id, each]));
+    membersById = new Map(look.member_list.map((each) => [each.id, each]));
     parts.set(look.partitions);
-    members.set(look.people);
+    members.set(look.member_list);
     fill(top, verdict(look),
       h("div", { class: "tiles" },
-        tile("Unread", count(look.lag), ["records ", trend(look), look.uncommitted ? `; ${compact(look.uncommitted)} of them where it has committed nothing yet` : ""], { extra: curve(curvePoints, "Unread records since you look") }),
+        tile("Unread", count(look.lag), ["records ", trend(look), look.uncommitted ? `; ${compact(look.uncommitted)} of them in partitions without a committed offset` : ""], { extra: curve(curvePoints, "Unread records since this page was opened") }),
         tile("Behind", look.behind_ms === null ? (look.lag ? NOTHING : "0 s") : span(look.behind_ms), "the age of the oldest unread record"),
         tile("Reads", rate(look.read_per_second), `written ${rate(look.written_per_second)}`),
         tile("Caught up in", catchUp(look), "at this pace")),
@@ -108,7 +108,7 @@ function catchUp(each) {
   return !each.lag ? "now" : each.catch_up_seconds === null ? NOTHING : each.catch_up_seconds === "never" ? "never" : span(each.catch_up_seconds * 1000);
 }
 
-// Whether it gets better: what is read beside what is written.
+// The trend of the lag: read rate against write rate.
 function trend(each) {
   const { read_per_second: read, written_per_second: written } = each;
   if (each.lag === null) return NOTHING;
@@ -119,9 +119,9 @@ function trend(each) {
 }
 
 function verdict(look) {
-  if (look.lost) return h("p", { class: "fault" }, `${counted(look.lost, "record")} were deleted before this group read them. Let its topics keep records for longer (retention.ms).`);
-  if (!look.members && look.lag) return h("p", { class: "caution" }, "Nobody reads: start a consumer of this group.");
-  if (look.catch_up_seconds === "never") return h("p", { class: "caution" }, "More is written than read: it will not catch up at this pace. Start more members, up to one for each partition, or make the handler faster.");
+  if (look.lost) return h("p", { class: "fault" }, `${counted(look.lost, "record")} were deleted before this group read them. Keep records longer in its topics (retention.ms).`);
+  if (!look.members && look.lag) return h("p", { class: "caution" }, "It has no members: start a consumer of this group.");
+  if (look.catch_up_seconds === "never") return h("p", { class: "caution" }, "Records are written faster than they are read: it will not catch up at this rate. Start more members, up to one per partition, or make the handler faster.");
   return null;
 }
 
@@ -136,16 +136,16 @@ function assigned(partitions) {
 }
 
 function rebalances(all) {
-  if (!all?.length) return card("Rebalances", empty("No rebalance of this group is written down.", h("span", {}, "Only a Millpond cluster keeps that history, from a group’s first rebalance on.")));
+  if (!all?.length) return card("Rebalances", empty("No rebalance of this group was recorded.", h("span", {}, "Only Millpond clusters record rebalances, from a group’s first one on.")));
   const longest = Math.max(1, ...all.map((each) => each.paused_ms ?? 0));
   return card(h("div", { class: "cardhead" }, h("h2", {}, "Rebalances"), h("span", { class: "soft" }, `the last ${count(all.length)}, paused ${span(all.reduce((sum, each) => sum + (each.paused_ms ?? 0), 0))} in all`)),
     h("div", { class: "pad" }, drawn(all)),
     h("ol", { class: "timeline" }, all.map((each) => h("li", {},
       h("div", {}, h("div", {}, ago(each.started_ms)), h("div", { class: "hint" }, moment(each.started_ms).slice(0, 19))),
-      h("div", {}, h("div", {}, each.causes.map(said).join("; ") || "No cause was noted."),
+      h("div", {}, h("div", {}, each.causes.map(said).join("; ") || "No cause was recorded."),
         h("div", { class: "hint" }, `${each.generation === null ? "" : `generation ${each.generation}, `}${counted(each.members, "member")}, ${each.moves_total < 0 ? "moves not counted" : `${counted(each.moves_total, "partition")} moved`}, ${each.paused_ms === null ? "not finished" : `paused ${span(each.paused_ms)}`}`),
         each.paused_ms ? h("div", { class: "meter", role: "img", "aria-label": `Paused ${span(each.paused_ms)}` }, h("div", { "width%": Math.max(1, (each.paused_ms / longest) * 100) })) : null,
-        each.moves.length ? h("details", {}, h("summary", {}, "Who got what"), h("ul", { class: "plain" }, each.moves.slice(0, 100).map((move) => h("li", {}, `${move.partition.topic}-${move.partition.partition}: ${move.before ?? "nobody"} → ${move.after ?? "nobody"}`))),
+        each.moves.length ? h("details", {}, h("summary", {}, "Who got what"), h("ul", { class: "plain" }, each.moves.slice(0, 100).map((move) => h("li", {}, `${move.partition.topic}-${move.partition.partition}: ${move.before ?? "no member"} → ${move.after ?? "no member"}`))),
           each.moves_total > Math.min(100, each.moves.length) ? h("p", { class: "hint" }, `and ${count(each.moves_total - Math.min(100, each.moves.length))} more`) : null) : null)))));
 }
 
@@ -154,7 +154,7 @@ function said(cause) {
   return `${cause.why}${who ? ` (${who}${cause.client_host ? ` on ${cause.client_host}` : ""})` : ""}${cause.detail ? `: ${cause.detail}` : ""}`;
 }
 
-// All of them on one line of time: where each began, how long readers stood still, how many partitions moved.
+// All rebalances on one time line: start, pause of reading, and moved partitions.
 function drawn(all) {
   const first = Math.min(...all.map((each) => each.started_ms));
   const end = Math.max(Date.now(), ...all.map((each) => each.started_ms + (each.paused_ms ?? 0)));
@@ -168,7 +168,7 @@ function drawn(all) {
       all.map((each) => {
         const height = 10 + 34 * (Math.max(0, each.moves_total) / most);
         const bar = svg("rect", { x: String(at(each.started_ms)), y: String(52 - height), width: String(Math.max(3, ((each.paused_ms ?? 0) / wide) * 992)), height: String(height), class: each.paused_ms === null ? "open" : "paused" });
-        bar.append(svg("title", {}, `${moment(each.started_ms).slice(0, 19)}: ${each.causes.map(said).join("; ") || "no cause was noted"}; ${counted(Math.max(0, each.moves_total), "partition")} moved, ${each.paused_ms === null ? "not finished" : `paused ${span(each.paused_ms)}`}`));
+        bar.append(svg("title", {}, `${moment(each.started_ms).slice(0, 19)}: ${each.causes.map(said).join("; ") || "no cause was recorded"}; ${counted(Math.max(0, each.moves_total), "partition")} moved, ${each.paused_ms === null ? "not finished" : `paused ${span(each.paused_ms)}`}`));
         return bar;
       })),
     h("div", { class: "ends" }, h("span", {}, moment(first).slice(0, 19)), h("span", {}, "the taller, the more partitions moved; as wide as the pause"), h("span", {}, "now")));
@@ -178,17 +178,17 @@ function reset(group, topics) {
   let steps = null;
   const offset = field("Offset", h("input", { name: "offset", type: "number", min: "0" }));
   const time = field("Time", h("input", { name: "time", type: "datetime-local", step: "1" }));
-  const shift = field("Records on (or back, with a minus)", h("input", { name: "count", type: "number" }));
-  const to = choice("to", [["beginning", "The beginning: read everything again"], ["end", "The end: skip what is unread"], ["time", "A time"], ["offset", "An offset"], ["shift", "So many records on or back"]], "beginning");
+  const shift = field("Records forward (or back, with a minus)", h("input", { name: "count", type: "number" }));
+  const to = choice("to", [["beginning", "The beginning: read everything again"], ["end", "The end: skip what is unread"], ["time", "A time"], ["offset", "An offset"], ["shift", "A number of records forward or back"]], "beginning");
   const plan = h("div", { class: "scroll" });
   const afresh = () => { steps = null; fill(plan); button("Preview"); };
   const adapt = () => { afresh(); offset.hidden = to.value !== "offset"; time.hidden = to.value !== "time"; shift.hidden = to.value !== "shift"; };
-  const topicChoice = choice("topic", [["", "All topics that it reads"], ...topics.map((each) => [each, each])], "");
+  const topicChoice = choice("topic", [["", "All its topics"], ...topics.map((each) => [each, each])], "");
   const dialog = ask({
     title: `Reset the offsets of ${group}`, action: "Preview",
-    body: [h("p", { class: "hint" }, "The group must have no members. Nothing changes before you have seen what would."), field("Topic", topicChoice), field("Read from", to), offset, time, shift, plan],
+    body: [h("p", { class: "hint" }, "The group must have no members. A preview comes before any change."), field("Topic", topicChoice), field("Read from", to), offset, time, shift, plan],
     act: async (form) => {
-      if (!topics.length) throw new Error("The group has committed nothing and reads nothing: there is nothing to reset.");
+      if (!topics.length) throw new Error("The group has no committed offsets and no members: there is nothing to reset.");
       const fields = form.elements;
       const wanted = { topics: topicChoice.value ? [topicChoice.value] : topics, to: to.value };
       if (to.value === "offset") wanted.offset = fields.offset.valueAsNumber || 0;
@@ -197,7 +197,7 @@ function reset(group, topics) {
         if (!fields.time.value) throw new Error("Give a time.");
         wanted.time_ms = new Date(fields.time.value).getTime();
       }
-      // Whatever comes of it, the same is not asked for again without a look.
+      // Whatever the outcome, the same request needs a new preview first.
       if (steps) {
         // Without a prototype: a topic may be called __proto__.
         wanted.steps = Object.create(null);
@@ -206,7 +206,7 @@ function reset(group, topics) {
       afresh();
       const result = await change("POST", `/api/groups/${name(group)}/reset`, wanted);
       if (result.is_done) {
-        note(`${group} goes on from there.`);
+        note(`${group} continues from there.`);
         return;
       }
       steps = result.steps;
@@ -224,12 +224,11 @@ function reset(group, topics) {
 }
 
 function remove(group) {
-  ask({
-    title: `Delete ${group}?`, action: "Delete for good", danger: true,
-    body: [h("p", { class: "caution" }, "All that it has committed goes: whoever joins under this name begins as auto.offset.reset says."),
-      field("Type the group’s name to confirm", h("input", { name: "confirm", required: true, autocomplete: "off", autofocus: true }))],
-    act: async (form) => {
-      await change("DELETE", `/api/groups/${name(group)}`, { confirm: form.elements.confirm.value });
+  confirmByName({
+    title: `Delete ${group}?`, action: "Delete for good", label: "Type the group’s name to confirm",
+    warning: "Its committed offsets are deleted: consumers that join under this name start where auto.offset.reset says.",
+    act: async (confirm) => {
+      await change("DELETE", `/api/groups/${name(group)}`, { confirm });
       note(`Deleted ${group}.`);
       go("/groups");
     },

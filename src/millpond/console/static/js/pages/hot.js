@@ -1,4 +1,4 @@
-// Hot partitions: how evenly a topic's records lie, which keys make the difference, and what would help.
+// Hot partitions: how evenly a topic is loaded, which keys cause the skew, and what would help.
 
 import { live, name, query } from "../api.js";
 import { meter } from "../charts.js";
@@ -8,10 +8,10 @@ import { bytes, compact, count, counted } from "../format.js";
 import { list } from "../list.js";
 import { keep } from "../router.js";
 
-const SPANS = [["600000", "The last 10 minutes"], ["3600000", "The last hour"], ["86400000", "The last day"], ["", "All that is there"]];
+const SPANS = [["600000", "The last 10 minutes"], ["3600000", "The last hour"], ["86400000", "The last day"], ["", "All records"]];
 const CAUSES = {
   balanced: ["good", "Even"], hot_key: ["bad", "A hot key"], few_keys: ["warn", "Too few keys"], other_partitioner: ["warn", "Another partitioner"],
-  unlucky_hash: ["warn", "Keys fall unevenly"], empty: ["", "Nothing there"],
+  unlucky_hash: ["warn", "Keys fall unevenly"], empty: ["", "No records"],
 };
 
 export async function draw(main, words, params, signal) {
@@ -23,11 +23,11 @@ export async function draw(main, words, params, signal) {
       ["Partitions", (each) => count(each.partitions), "num optional"],
       ["On disk", (each) => bytes(each.bytes), "num"],
       ["Busiest", (each) => [meter(each.bytes ? each.busiest_bytes / each.bytes : 0, `Partition ${each.busiest} has ${bytes(each.busiest_bytes)}`, level(each.imbalance)), h("span", { class: "hint" }, each.bytes ? `partition ${each.busiest}: ${Math.round((each.busiest_bytes / each.bytes) * 100)} %` : "empty")]],
-      ["Beside the average", (each) => h("span", { class: each.bytes && each.imbalance > 1.25 ? "warn-text" : "" }, each.bytes ? `${each.imbalance.toFixed(2)}×` : "–"), "num"],
+      ["Compared with the average", (each) => h("span", { class: each.bytes && each.imbalance > 1.25 ? "warn-text" : "" }, each.bytes ? `${each.imbalance.toFixed(2)}×` : "–"), "num"],
     ],
-    none: () => empty("No topic has more than one partition.", h("span", {}, "With one there is nothing to be uneven.")),
+    none: () => empty("No topic has more than one partition.", h("span", {}, "A topic with one partition cannot be uneven.")),
   });
-  fill(main, head("Hot partitions", { chips: [h("span", { class: "hint" }, "Topics by how much more their busiest partition holds than the average; open one to see which keys do that")] }), listed);
+  fill(main, head("Hot partitions", { chips: [h("span", { class: "hint" }, "Topics by how far their busiest partition exceeds the average; open one to see the keys that cause it")] }), listed);
 }
 
 function level(imbalance) {
@@ -36,7 +36,7 @@ function level(imbalance) {
 
 async function one(main, topic, params, signal) {
   const span = choice("span", SPANS, params.get("span") ?? "", { "aria-label": "Which records" });
-  const records = choice("records", [["10000", "Read up to 10,000"], ["50000", "Read up to 50,000"], ["200000", "Read up to 200,000"], ["500000", "Read up to 500,000"]], params.get("records") ?? "50000", { "aria-label": "How many are read" });
+  const records = choice("records", [["10000", "Read up to 10,000"], ["50000", "Read up to 50,000"], ["200000", "Read up to 200,000"], ["500000", "Read up to 500,000"]], params.get("records") ?? "50000", { "aria-label": "How many records to read" });
   const bar = h("div", { class: "progress" }, h("div", { "width%": 0 }));
   const status = h("span", { class: "hint", role: "status" }, "Reading …");
   const cancel = h("button", { type: "button" }, "Cancel");
@@ -84,15 +84,15 @@ function shown(topic, report) {
       report.loads.length > 24 ? h("p", { class: "hint" }, `and ${counted(report.loads.length - 24, "partition")} with less`) : null)),
       card("Hottest keys", report.hottest.length ? table([["Key"], ["Partition", "num optional"], ["Records", "num"], ["Share", "num"]],
         report.hottest.slice(0, 12).map((each) => h("tr", {}, h("td", { class: "mono" }, preview(each.key)), h("td", { class: "num optional" }, each.partition), h("td", { class: "num" }, compact(each.records)), h("td", { class: "num" }, `${(each.share * 100).toFixed(1)} %`))))
-        : empty("No record has a key.", h("span", {}, "Clients spread them evenly by themselves.")))),
+        : empty("No record has a key.", h("span", {}, "Clients spread such records evenly.")))),
     card("What would help", h("div", { class: "pad stack tight" },
-      table([["With"], ["Partitions", "num"], ["Busiest beside the average", "num"], ["Then it is"]], report.predictions.map((each) => h("tr", {}, h("td", {}, each.key), h("td", { class: "num" }, count(each.partitions)), h("td", { class: "num" }, `${each.imbalance.toFixed(2)}×`), h("td", {}, h("span", { class: `state ${each.imbalance <= report.even ? "good" : "warn"}` }, each.imbalance <= report.even ? "even" : "uneven"))))),
-      h("p", { class: "hint" }, "These are no guesses: the keys that were read are hashed again, as clients do it. Partitions can be added, never taken away; keys move when their number changes."),
+      table([["With"], ["Partitions", "num"], ["Busiest compared with the average", "num"], ["Then it is"]], report.predictions.map((each) => h("tr", {}, h("td", {}, each.key), h("td", { class: "num" }, count(each.partitions)), h("td", { class: "num" }, `${each.imbalance.toFixed(2)}×`), h("td", {}, h("span", { class: `state ${each.imbalance <= report.even ? "good" : "warn"}` }, each.imbalance <= report.even ? "even" : "uneven"))))),
+      h("p", { class: "hint" }, "These are calculated: the keys that were read are hashed again as clients would. Partitions can be added but not removed; keys move when the number changes."),
       report.cause === "hot_key" && salt ? fix(hot, salt) : null)),
   ];
 }
 
-// Keys that are no text, or longer than what is known of them here, cannot be written down.
+// Keys that are not text, or are truncated here, cannot be written as code.
 function fix(hot, salt) {
   const keys = hot.slice(0, 5).map((each) => (isCut(each.key) ? null : asText(decode(each.key)))).filter((each) => each !== null);
   if (!keys.length) return null;

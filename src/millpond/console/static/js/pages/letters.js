@@ -1,4 +1,4 @@
-// Dead letters: what failed, why, and the way back.
+// Dead letters: what failed, why, and redriving them.
 
 import { change, get, name, query } from "../api.js";
 import { asHex, asText, decode, headers, isCut, isSame, preview, whole } from "../data.js";
@@ -14,14 +14,14 @@ const OTHERS = "(others)";
 
 export async function draw(main, words, params, signal) {
   if (words.length) return one(main, words[0], params, signal);
-  const body = h("div", {}, h("p", { class: "hint" }, "Looking for dead letters …"));
+  const body = h("div", {}, h("p", { class: "hint" }, "Loading dead letters …"));
   const under = h("div", { class: "stack", hidden: true });
   fill(main, head("Dead letters"), under, body);
   watch(under, signal);
   const { topics, left_out } = await get("/api/letters", signal);
   const listed = local({
     label: "topics", params, text: (each) => each.topic,
-    none: () => empty("There are no dead letters.", h("span", {}, "A worker puts a record here when it gives up on it: into a topic named *.dlq, with the cause in its headers.")),
+    none: () => empty("There are no dead letters.", h("span", {}, "When a worker gives up on a record, it writes it to a topic named *.dlq, with the cause in its headers.")),
     columns: [
       ["Topic", (each) => h("a", { href: `/letters/${name(each.topic)}` }, each.topic), "name"],
       ["Letters", (each) => `${each.is_estimate ? "~" : ""}${count(each.records)}`, "num"],
@@ -30,7 +30,7 @@ export async function draw(main, words, params, signal) {
       ["Newest", (each) => ago(each.newest_ms), "num soft"],
     ],
   });
-  fill(body, card(null, listed.parts), left_out ? h("p", { class: "hint" }, `${counted(left_out, "partition")} of topics with other names were not looked into.`) : null,
+  fill(body, card(null, listed.parts), left_out ? h("p", { class: "hint" }, `${counted(left_out, "partition")} of topics with other names were not checked.`) : null,
     topics.filter((each) => each.leaderless).map((each) => h("p", { class: "hint" }, `${each.topic}: ${counted(each.leaderless, "partition")} without a leader, whose letters are not counted.`)));
   listed.set(topics);
 }
@@ -43,7 +43,7 @@ async function one(main, topic, params, signal, focus = null) {
   const before = params.get("before") ?? "";
   const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Reading the letters …"));
   const under = h("div", { class: "stack", hidden: true });
-  // A redrive goes on when somebody has left: then another page is here, which stays.
+  // A redrive continues after the user has left this page: do not navigate back then.
   const again = (fields = {}) => {
     if (signal.aborted) return;
     const held = main.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
@@ -63,12 +63,12 @@ async function one(main, topic, params, signal, focus = null) {
   kind.addEventListener("change", () => again({ error: kind.value, limit: "", before: "" }));
   key.addEventListener("change", () => again({ key: key.value, limit: "", before: "" }));
   const common = h("div", { class: "columns" }, card("By error", h("p", { class: "pad hint" }, "Counting …")), card("Over time", h("p", { class: "pad hint" }, "Counting …")));
-  // Where it is known that there is none, there is nothing to send.
+  // Without letters there is nothing to send.
   const send = h("button", { class: "main", type: "button", disabled: !look.letters.length && !before && look.is_whole && !look.leaderless.length });
-  const everything = h("input", { type: "checkbox", "aria-label": "Pick all that are shown" });
+  const everything = h("input", { type: "checkbox", "aria-label": "Select all that are shown" });
   const boxes = [];
   const adapt = () => { send.textContent = picked.size ? `Redrive ${count(picked.size)} …` : error || key.value ? "Redrive these …" : "Redrive all …"; everything.checked = picked.size > 0 && picked.size === boxes.length; };
-  // A topic that was made anew has other letters by the same names.
+  // A recreated topic has other letters with the same ids.
   send.onclick = () => redrive(topic, picked.size ? { ids: [...picked], topic_id: look.topic_id } : error || key.value ? { error: error || null, key: key.value || null } : { all: true }, () => again());
   everything.addEventListener("change", () => { for (const [id, box] of boxes) { box.checked = everything.checked; if (box.checked) picked.add(id); else picked.delete(id); } adapt(); });
   const rows = look.letters.flatMap((letter) => {
@@ -77,7 +77,7 @@ async function one(main, topic, params, signal, focus = null) {
     box.addEventListener("change", () => { if (box.checked) picked.add(letter.id); else picked.delete(letter.id); adapt(); });
     const open = h("button", { class: "open", type: "button", "aria-expanded": "false", "aria-label": `Letter ${letter.id}` }, letter.id);
     const line = h("tr", { class: "pick" }, state.readOnly ? null : h("td", {}, box), h("td", { class: "nowrap" }, open), h("td", { class: "nowrap soft optional", title: moment(letter.timestamp_ms) }, ago(letter.timestamp_ms)),
-      h("td", { class: "value" }, letter.cause ? [h("strong", {}, letter.cause.error_type || "no error named"), letter.cause.error_message ? `: ${letter.cause.error_message}` : ""] : h("span", { class: "soft" }, "no headers of a worker")),
+      h("td", { class: "value" }, letter.cause ? [h("strong", {}, letter.cause.error_type || "no error given"), letter.cause.error_message ? `: ${letter.cause.error_message}` : ""] : h("span", { class: "soft" }, "no worker headers")),
       h("td", { class: "key optional" }, preview(letter.key)), h("td", { class: "nowrap" }, letter.is_redriven === null ? h("span", { class: "soft", title: "Which letters were redriven could not be read." }, "not known") : h("span", { class: `state ${letter.is_redriven ? "good" : "warn"}` }, letter.is_redriven ? "redriven" : "waiting")));
     let shown = null;
     open.onclick = async () => {
@@ -94,7 +94,7 @@ async function one(main, topic, params, signal, focus = null) {
     };
     return [line];
   });
-  const missing = `${look.is_whole ? "" : `; time was up when the newest ${count(look.looked)} of about ${count(look.total)} letters had been looked through`}${leftOut(look.leaderless)}`;
+  const missing = `${look.is_whole ? "" : `; the time limit was reached after the newest ${count(look.looked)} of about ${count(look.total)} letters`}${leftOut(look.leaderless)}`;
   fill(body, common,
     h("section", { class: "card" }, h("div", { class: "cardhead tools" }, kind, key, h("span", { class: "grow" }), state.readOnly ? null : send),
       look.letters.length ? h("div", { class: "scroll" }, h("table", { class: "records" }, h("thead", {}, h("tr", {}, state.readOnly ? null : h("th", {}, everything), [["Letter"], ["Written", "optional"], ["Cause"], ["Key", "optional"], ["State"]].map(([title, kind_]) => h("th", { scope: "col", class: kind_ }, title)))), h("tbody", {}, rows)))
@@ -114,15 +114,15 @@ async function one(main, topic, params, signal, focus = null) {
   }
 }
 
-// What is said where no letter is shown: that there is none is known only if all were looked through.
+// The text for an empty list: whether there are no letters is only known if all were read.
 function none(look, isNarrow, all) {
-  const held = look.is_held_back ? h("span", {}, "A transaction that is still open holds back what came after it began: see ", h("a", { href: "/transactions" }, "Transactions"), ".") : null;
-  const known = held ? `No letter${isNarrow ? " like that" : ""} can be read yet.` : isNarrow ? "No letter is like that." : look.leaderless.length ? "No letter can be read now." : "This topic is empty.";
-  const title = look.is_whole ? known : `No letter${isNarrow ? " like that" : ""} was found in the time that there is.`;
+  const held = look.is_held_back ? h("span", {}, "An open transaction holds back the records after it: see ", h("a", { href: "/transactions" }, "Transactions"), ".") : null;
+  const known = held ? `No ${isNarrow ? "matching " : ""}letter can be read yet.` : isNarrow ? "No letter matches." : look.leaderless.length ? "No letter can be read now." : "This topic is empty.";
+  const title = look.is_whole ? known : `No ${isNarrow ? "matching " : ""}letter was found in the time limit.`;
   return empty(title, held, isNarrow ? h("button", { onclick: all }, "Show all") : null);
 }
 
-// Longer lists first; where one has all that it may, the letters before its last one.
+// First longer lists; at the longest, the letters before its last one.
 function more(letters, limit, again) {
   if (letters.length < limit) return null;
   if (limit < ROWS_MAX) return h("button", { onclick: () => again({ limit: Math.min(ROWS_MAX, limit + 150) }), "data-focus": "older" }, "Show more");
@@ -136,7 +136,7 @@ function total(errors) {
 
 function byError(topic, counts) {
   const most = Math.max(1, ...counts.errors.map(([, number]) => number));
-  return card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counts.is_whole ? "" : "The newest "}${counted(counts.records, "letter")}${counts.is_whole ? "" : ` of about ${count(counts.total)}: time was up`}${counts.waiting === null ? "" : `, ${count(counts.waiting)} waiting`}${leftOut(counts.leaderless)}`)),
+  return card(h("div", { class: "cardhead" }, h("h2", {}, "By error"), h("span", { class: "soft" }, `${counts.is_whole ? "" : "The newest "}${counted(counts.records, "letter")}${counts.is_whole ? "" : ` of about ${count(counts.total)}: the time limit was reached`}${counts.waiting === null ? "" : `, ${count(counts.waiting)} waiting`}${leftOut(counts.leaderless)}`)),
     counts.errors.length ? h("div", { class: "pad bars" }, counts.errors.slice(0, 10).map(([each, number], rank) => [
       h("span", { class: "name" }, h("i", { class: `dot g${rank % COLOURS}` }), each === OTHERS ? each : h("a", { href: `/letters/${name(topic)}${query({ error: each })}` }, each)),
       h("div", { class: "meter", role: "img", "aria-label": counted(number, "letter") }, h("div", { "width%": (number / most) * 100 })), h("span", { class: "num" }, count(number))])) : empty("There are none."));
@@ -149,10 +149,10 @@ function overTime(counts) {
     Object.entries(errors).sort(([one], [other]) => (ranks[one] ?? COLOURS) - (ranks[other] ?? COLOURS)).map(([each, number]) => h("div", { class: `g${(ranks[each] ?? COLOURS - 1) % COLOURS}`, "height%": (number / Math.max(1, total(errors))) * 100 })));
   return card("Over time", h("div", { class: "pad" }, counts.over_time.length ? [
     h("div", { class: "columns-chart", role: "img", "aria-label": `Letters over time by their errors, at most ${tall} in a span` }, counts.over_time.map(column)),
-    h("div", { class: "ends" }, h("span", {}, moment(counts.over_time[0][0]).slice(0, 16)), h("span", {}, moment(counts.over_time.at(-1)[0]).slice(0, 16)))] : h("span", { class: "soft" }, "No times are known.")));
+    h("div", { class: "ends" }, h("span", {}, moment(counts.over_time[0][0]).slice(0, 16)), h("span", {}, moment(counts.over_time.at(-1)[0]).slice(0, 16)))] : h("span", { class: "soft" }, "No timestamps.")));
 }
 
-// The letter and its cause, beside the record where it came from, if that is still there.
+// The letter and its cause, beside the original record if that still exists.
 function detail(topic, letter, done) {
   const { cause } = letter;
   const origin = h("div", { class: "stack" }, h("h2", {}, "Where it came from"));
@@ -163,7 +163,7 @@ function detail(topic, letter, done) {
       beside(record, letter),
       h("h2", {}, "Key"), whole(record.key, "key", home), h("h2", {}, "Value"), whole(record.value, "value", home)))
       .catch((error) => origin.append(h("p", { class: "soft" }, error.message)));
-  } else origin.append(h("p", { class: "soft" }, "Nobody says where it came from."));
+  } else origin.append(h("p", { class: "soft" }, "Its origin is unknown."));
   return h("div", { class: "stack" },
     state.readOnly ? null : h("div", { class: "tools" }, h("button", { type: "button", class: "main", onclick: () => redrive(topic, { ids: [letter.id], topic_id: letter.topic_id }, done) }, "Redrive it …"), h("button", { type: "button", onclick: () => edit(topic, letter, done) }, "Edit and redrive …")),
     h("div", { class: "columns" }, h("div", { class: "stack" }, h("h2", {}, "The letter"), facts(letter)), origin));
@@ -190,20 +190,20 @@ function facts(letter) {
       h("dt", {}, "Failed in"), h("dd", {}, cause.group ? h("a", { href: `/groups/${name(cause.group)}` }, cause.group) : "unknown group"),
       h("dt", {}, "Attempts"), h("dd", {}, `${count(cause.attempts)}${cause.redriven ? `, redriven ${counted(cause.redriven, "time")} before` : ""}`),
       h("dt", {}, "Written"), h("dd", {}, moment(letter.timestamp_ms)),
-      h("dt", {}, "Error"), h("dd", {}, [cause.error_type || "no error named", cause.error_message].filter(Boolean).join(": "))) : h("p", { class: "soft" }, "It has no headers of a worker: nobody says where it came from."),
+      h("dt", {}, "Error"), h("dd", {}, [cause.error_type || "no error given", cause.error_message].filter(Boolean).join(": "))) : h("p", { class: "soft" }, "It has no worker headers: its origin is unknown."),
     cause?.error_traceback ? [h("h2", {}, "Traceback"), h("pre", { class: "data", tabindex: "0", "aria-label": "traceback" }, cause.error_traceback)] : null,
     letter.headers.length ? [h("h2", {}, "Headers"), headers(letter)] : null,
-    // By the schema of the topic where it came from, if somebody has given one.
+    // By the schema of its original topic, if one was entered.
     h("h2", {}, "Key"), whole(letter.key, "key", cause?.origin.topic ?? null), h("h2", {}, "Value"), whole(letter.value, "value", cause?.origin.topic ?? null));
 }
 
-// How a part of a letter can be typed, and the bytes that are meant by what was typed.
+// How a part of a letter can be entered, and the bytes of the entered text.
 const MEANT = { text: (typed) => typed, crlf: (typed) => typed.replaceAll("\n", "\r\n") };
 const ENCODINGS = [["text", "Text or JSON"], ["hex", "Hex"], ["base64", "Base64"], ["null", "Null"]];
 const ENCODINGS_OF_LINES = [ENCODINGS[0], ["crlf", "Text whose lines end with CR LF"], ...ENCODINGS.slice(1)];
 
-// Puts the part into the field. A field changes what it is given (the ends of lines), so it is text only if the field
-// gives the very same bytes back, and hex otherwise.
+// Puts the part into the field. A field normalises line ends, so text is used only if the field
+// returns exactly the same bytes, and hex otherwise.
 function put(input, data) {
   if (data === null) return "null";
   const raw = decode(data);
@@ -218,13 +218,13 @@ function put(input, data) {
   return "hex";
 }
 
-// One part as it can be edited; `changed` is what to send of it, nothing if nobody has touched it.
+// One part in the editor; `changed` returns what to send, nothing if it was not edited.
 function editable(part, label, input, data, encodings) {
-  if (data && isCut(data)) return { fields: [h("p", { class: "hint" }, `The ${part} is too large to be edited here: it goes as it is.`)], changed: () => ({}) };
+  if (data && isCut(data)) return { fields: [h("p", { class: "hint" }, `The ${part} is too large to edit here and is sent unchanged.`)], changed: () => ({}) };
   const first = put(input, data);
   const begun = input.value;
   const kind = choice(`${part}_encoding`, encodings, first);
-  // Whoever types something means it, though there was nothing before.
+  // Typing into a field that was null makes it a value.
   input.addEventListener("input", () => { if (kind.value === "null") kind.value = "text"; });
   return {
     fields: [field(label, input), field(`The ${part} is`, kind)],
@@ -241,24 +241,24 @@ function edit(topic, letter, done) {
   const value = editable("value", "Value", h("textarea", { name: "value", rows: "10", spellcheck: "false", autofocus: true }), letter.value, ENCODINGS_OF_LINES);
   ask({
     title: `Edit letter ${letter.id}`, action: "Go on",
-    body: [h("p", { class: "hint" }, "What you change here is sent instead of what the letter has; all else goes byte for byte as it is, its headers too. The letter itself stays, marked as redriven. A dry run comes first."),
+    body: [h("p", { class: "hint" }, "Your changes replace the letter's parts; everything else is sent byte for byte, including headers. The letter itself stays and is marked as redriven. A dry run comes first."),
       h("div", { class: "two" }, key.fields), value.fields],
     act: async () => {
       const changed = { ...key.changed(), ...value.changed() };
-      if (!Object.keys(changed).length) throw new Error("Nothing is changed. To send it as it is, use: Redrive it …");
+      if (!Object.keys(changed).length) throw new Error("Nothing was changed. To send it unchanged, use: Redrive it …");
       redrive(topic, { ids: [letter.id], topic_id: letter.topic_id, edits: [{ id: letter.id, ...changed }] }, done);
     },
   });
 }
 
-// What a dry run has found, which is a task: it may have to read every letter. Whoever closes the dialog stops it.
+// The result of a dry run, a task that may have to read every letter. Closing the dialog stops it.
 async function dryRun(path, wanted, place, signal) {
   let job = await change("POST", path, wanted);
   const stop = () => change("POST", `/api/jobs/${job.id}/stop`).catch(() => null);
   signal.addEventListener("abort", stop);
   if (signal.aborted) stop();
   try {
-    job = await follow(job, place, { signal, unit: "looked at" });
+    job = await follow(job, place, { signal, unit: "read" });
   } finally {
     signal.removeEventListener("abort", stop);
     fill(place);
@@ -274,21 +274,21 @@ function whileOpen(dialog) {
   return leave.signal;
 }
 
-// Redrives of this console that are under way, of one topic or of all: whoever comes later sees and stops them, too.
+// Running redrives of this console, of one topic or all. Other visitors see them and can stop them.
 async function watch(place, signal, topic = null) {
   const jobs = await get("/api/jobs?kind=letters", signal).catch(() => []);
   for (const job of jobs.filter((each) => topic === null || each.what === `Redrive of ${topic}`)) {
     const box = h("div", { class: "pad stack tight" });
     place.append(card(job.what, box));
     place.hidden = false;
-    follow(job, box, { signal, unit: "sent", stop: state.readOnly ? null : "Undo what is not sent yet" })
+    follow(job, box, { signal, unit: "sent", stop: state.readOnly ? null : "Cancel the rest" })
       .then((ended) => { if (!signal.aborted) fill(box, ended.state === "failed" ? fault(new Error(ended.error)) : h("p", {}, outcome(ended))); })
       .catch((error) => { if (!signal.aborted) fill(box, fault(error)); });
   }
 }
 
 function outcome(job) {
-  return job.state === "stopped" ? `${counted(job.done, "letter")} sent; the other ${count(job.total - job.done)} wait as before.` : `Redrove ${counted(job.done, "letter")}.`;
+  return job.state === "stopped" ? `${counted(job.done, "letter")} sent; the other ${count(job.total - job.done)} are still waiting.` : `Redrove ${counted(job.done, "letter")}.`;
 }
 
 function redrive(topic, which, done) {
@@ -297,10 +297,10 @@ function redrive(topic, which, done) {
   const plan = h("div", { class: "stack" });
   const dialog = ask({
     title: `Redrive letters of ${topic}`, action: "Dry run",
-    body: [h("p", { class: "hint" }, "They go back to the topic and partition they came from, each of them once, for the group that failed. First a dry run says what would happen; then just that is done."),
-      which.edits ? h("p", { class: "caution" }, "One letter goes as you have edited it.") : null,
-      h("div", { class: "two" }, field("Into another topic", h("input", { name: "to", placeholder: "where they came from", autocomplete: "off" })),
-        field("At most so many a second", h("input", { name: "rate", type: "number", min: "1", max: "1000000", placeholder: "without a limit" }))), plan],
+    body: [h("p", { class: "hint" }, "They go back to their original topic and partition, each exactly once, for the group that failed. A dry run first shows what would happen; then exactly that is done."),
+      which.edits ? h("p", { class: "caution" }, "One letter is sent as edited.") : null,
+      h("div", { class: "two" }, field("To another topic", h("input", { name: "to", placeholder: "their original topic", autocomplete: "off" })),
+        field("Records per second", h("input", { name: "rate", type: "number", min: "1", max: "1000000", placeholder: "without a limit" }))), plan],
     act: async (form) => {
       if (agreed === null) {
         const order = { ...which, to: form.elements.to.value.trim() || null, rate: form.elements.rate.valueAsNumber || null };
@@ -309,16 +309,16 @@ function redrive(topic, which, done) {
         fill(plan, Object.entries(dry.targets).map(([target, number]) => h("p", {}, `${counted(number, "letter")} → ${target}`)),
           unnamed ? h("p", {}, `and some to ${count(unnamed)} more topics`) : null,
           dry.done ? h("p", { class: "soft" }, `${count(dry.done)} were redriven before and are not sent again.`) : null,
-          dry.held ? h("p", { class: "soft" }, `${count(dry.held)} stay: they came back too often.`) : null,
-          dry.homeless ? h("p", { class: "soft" }, `${count(dry.homeless)} stay: they do not say where they came from, or that topic is not there. Name a topic.`) : null,
-          dry.missing ? h("p", { class: "soft" }, `${count(dry.missing)} are not there any more.`) : null,
-          dry.leaderless.length ? h("p", { class: "caution" }, `${counted(dry.leaderless.length, "partition")} without a leader: letters there are left out.`) : null,
+          dry.held ? h("p", { class: "soft" }, `${count(dry.held)} are skipped: they came back too often.`) : null,
+          dry.no_target ? h("p", { class: "soft" }, `${count(dry.no_target)} are skipped: their original topic is unknown or does not exist. Name a topic.`) : null,
+          dry.missing ? h("p", { class: "soft" }, `${count(dry.missing)} no longer exist.`) : null,
+          dry.leaderless.length ? h("p", { class: "caution" }, `${counted(dry.leaderless.length, "partition")} without a leader: its letters are left out.`) : null,
           dry.records ? null : h("p", { class: "caution" }, "Nothing would be sent."));
         if (dry.records) { agreed = dry.agreed; button(`Redrive ${counted(dry.records, "letter")}`); }
         throw null;
       }
       try {
-        const job = await follow(await change("POST", path, { agreed }), plan, { unit: "sent", stop: "Undo what is not sent yet" });
+        const job = await follow(await change("POST", path, { agreed }), plan, { unit: "sent", stop: "Cancel the rest" });
         if (job.state === "failed") throw new Error(job.error);
         note(outcome(job));
       } catch (error) {
@@ -330,7 +330,7 @@ function redrive(topic, which, done) {
   });
   const signal = whileOpen(dialog);
   const button = (text) => { dialog.querySelector("button[type=submit]").textContent = text; };
-  // What was agreed to is done once, and only as it was shown.
+  // A confirmed plan runs once, exactly as it was shown.
   const afresh = () => { agreed = null; fill(plan); button("Dry run"); };
   for (const each of dialog.querySelectorAll("input")) each.addEventListener("input", afresh);
 }
@@ -339,12 +339,12 @@ function purge(topic, done) {
   const path = `/api/letters/${name(topic)}/purge`;
   let agreed = null;
   const said = h("div", { class: "stack" });
-  const mode = choice("mode", [["redriven", "Up to the first that still waits"], ["before", "All written before a time"], ["all", "All that are there now"]], "redriven");
+  const mode = choice("mode", [["redriven", "Up to the first that is still waiting"], ["before", "All written before a time"], ["all", "All current letters"]], "redriven");
   const time = field("Before", h("input", { name: "before", type: "datetime-local", step: "1" }));
   time.hidden = true;
   const dialog = ask({
     title: `Purge ${topic}`, action: "Count them", danger: true,
-    body: [h("p", { class: "hint" }, "Letters are deleted for good, the oldest first. A log is cut from its beginning. What comes after they were counted stays."), field("Which", mode), time, said],
+    body: [h("p", { class: "hint" }, "Letters are deleted for good, oldest first, because a log is truncated from its start. Letters that arrive after the count stay."), field("Which", mode), time, said],
     act: async (form) => {
       if (agreed === null) {
         const wanted = { mode: mode.value };
@@ -356,7 +356,7 @@ function purge(topic, done) {
         const stays = plan.leaderless.length ? `; what is in ${counted(plan.leaderless.length, "partition")} without a leader stays` : "";
         if (!plan.records) throw new Error(`Nothing to delete${stays}.`);
         agreed = plan.agreed;
-        fill(said, h("p", { class: "caution" }, `${counted(plan.records, "letter")} would go${plan.waiting ? `, of which ${count(plan.waiting)} have not been redriven` : ""}${stays}.`));
+        fill(said, h("p", { class: "caution" }, `${counted(plan.records, "letter")} would be deleted${plan.waiting ? `, of which ${count(plan.waiting)} have not been redriven` : ""}${stays}.`));
         button(`Delete ${counted(plan.records, "letter")}`);
         throw null;
       }

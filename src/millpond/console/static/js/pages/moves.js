@@ -1,18 +1,18 @@
-// Moves of partitions: what one wants, the plan that is shown first, and the run of just that plan.
+// Moves of partitions: the request, the plan that is shown first, and the run of exactly that plan.
 
 import { change, get } from "../api.js";
 import { ask, card, choice, fault, field, fill, h, note, table } from "../dom.js";
 import { bytes, count, counted, span } from "../format.js";
 import { follow } from "../jobs.js";
 
-// Asks for a plan, shows it, and starts it. `body` are the fields of the dialog, `order` reads them.
+// Requests a plan, shows it, and starts it. `body` holds the fields of the dialog, `order` reads them.
 export function moveDialog({ title, hint, body = [], order, started }) {
   let agreed = null;
   const plan = h("div", { class: "stack tight" });
   const rate = h("input", { name: "rate", type: "number", min: "1", placeholder: "without a limit" });
   const dialog = ask({
     title, action: "Show the plan",
-    body: [h("p", { class: "hint" }, hint), body, field("At most so many MB a second, for each node", rate), plan],
+    body: [h("p", { class: "hint" }, hint), body, field("MB per second for each node", rate), plan],
     act: async (form) => {
       const wanted = { ...order(form.elements), rate: rate.value ? Math.round(Number(rate.value) * 1e6) : null };
       if (agreed === null) {
@@ -24,11 +24,11 @@ export function moveDialog({ title, hint, body = [], order, started }) {
         }
         throw null;
       }
-      // Whatever comes of it, the same is not asked for again without a look.
+      // Whatever the outcome, the same request needs a new preview first.
       const mark = agreed;
       afresh();
       const job = await change("POST", "/api/cluster/moves", { ...wanted, agreed: mark });
-      note(`${job.what} has begun.`);
+      note(`${job.what} has started.`);
       started(job);
     },
   });
@@ -38,13 +38,13 @@ export function moveDialog({ title, hint, body = [], order, started }) {
 }
 
 function planned(found) {
-  if (!found.moves_total && !found.to_elect) return h("p", { class: "caution" }, "There is nothing to move: everything is there already.");
+  if (!found.moves_total && !found.to_elect) return h("p", { class: "caution" }, "There is nothing to move: everything is in place.");
   const list = (nodes) => nodes.join(", ");
   const arrow = (before, after) => (before === after ? before : `${before} → ${after}`);
   return [
     h("p", {}, h("strong", {}, found.moves_total ? `${counted(found.moves_total, "partition")} to move, ${bytes(found.bytes_to_copy)} to copy` : "Nothing to copy"),
       found.seconds === null || !found.bytes_to_copy ? "" : `: ${span(found.seconds * 1000)} or more`, found.to_elect ? `; ${counted(found.to_elect, "partition")} to be led by the first replica again` : "", "."),
-    found.waits_for.length ? h("p", { class: "caution" }, `It has to wait for node ${list(found.waits_for)}, which is away.`) : null,
+    found.waits_for.length ? h("p", { class: "caution" }, `It has to wait for node ${list(found.waits_for)}, which is offline.`) : null,
     table([["Node"], ["Replicas", "num"], ["Bytes", "num"], ["Leads", "num"]], found.shares.map((each) => h("tr", {}, h("td", {}, `Node ${each.node_id}`), h("td", { class: "num" }, arrow(count(each.now.replicas), count(each.then.replicas))),
       h("td", { class: "num" }, arrow(bytes(each.now.size_bytes), bytes(each.then.size_bytes))), h("td", { class: "num" }, arrow(count(each.now.leads), count(each.then.leads)))))),
     found.moves.length ? h("details", {}, h("summary", {}, "Which partitions"), table([["Partition"], ["From"], ["To"], ["To copy", "num"]], found.moves.map((each) => h("tr", {}, h("td", {}, `${each.partition.topic}-${each.partition.partition}`), h("td", {}, list(each.before)), h("td", {}, list(each.target)), h("td", { class: "num" }, bytes(each.bytes))))),
@@ -52,14 +52,14 @@ function planned(found) {
   ];
 }
 
-// What this console moves, until it has ended: a task that has just begun, or the one that runs.
+// The moves of this console until they end: a new task, or the running one.
 export async function watchMoves(place, signal, begun = null) {
   try {
     const job = begun ?? (await get("/api/jobs?kind=moves", signal))[0];
     if (!job) return;
     const box = h("div", { class: "pad stack tight" });
     fill(place, card(job.what, box));
-    const ended = await follow(job, box, { signal, unit: "partitions", stop: "Stop: what is under way goes back",
+    const ended = await follow(job, box, { signal, unit: "partitions", stop: "Stop: running moves are cancelled",
       more: ({ details }) => (details.bytes_to_copy ? h("p", { class: "hint" }, `${bytes(details.copied_bytes)} of ${bytes(details.bytes_to_copy)} copied`) : null) });
     if (!signal.aborted) fill(place, card(ended.what, h("div", { class: "pad stack tight" }, outcome(ended))));
   } catch (error) {
@@ -69,18 +69,18 @@ export async function watchMoves(place, signal, begun = null) {
 
 function outcome({ state: how, error, result }) {
   if (how === "failed") return h("p", { class: "fault" }, error);
-  const told = [["called_off", "called off, and where they were"], ["going_on", "not called off: too few of the old replicas are in sync"], ["overtaken", "moved, called off or deleted by somebody else"], ["waiting", "not begun"], ["refused_total", "refused"]];
+  const told = [["called_off", "cancelled, unchanged"], ["going_on", "not cancelled: too few of the old replicas are in sync"], ["overtaken", "moved, cancelled or deleted by another command"], ["waiting", "not begun"], ["refused_total", "refused"]];
   return [
     h("p", {}, h("strong", {}, `${how === "stopped" ? "Stopped. " : ""}${counted(result.moved, "partition")} moved.`)),
     told.filter(([name]) => result[name]).map(([name, words]) => h("p", { class: "soft" }, `${count(result[name])} ${words}.`)),
     result.refused.map((reason) => h("p", { class: "bad-text" }, reason)),
-    result.is_limited ? h("p", { class: "hint" }, "A limit on the rate stays, because partitions still move: the next move takes it away.") : null,
+    result.is_limited ? h("p", { class: "hint" }, "The rate limit stays, because partitions are still moving: the next move removes it.") : null,
   ];
 }
 
 export function drain(node, started) {
   moveDialog({
-    title: `Drain node ${node.node_id}`, hint: "Everything goes to other nodes, and it gets nothing new from then on. Once it is empty it can be stopped and removed: millpond node remove.",
+    title: `Drain node ${node.node_id}`, hint: "All replicas move to other nodes, and it gets no new ones. Once it is empty, stop it and remove it: millpond node remove.",
     order: () => ({ what: "drain", nodes: [node.node_id] }), started,
   });
 }
@@ -88,19 +88,19 @@ export function drain(node, started) {
 export async function undrain(node) {
   try {
     await change("POST", "/api/cluster/undrain", { node: node.node_id });
-    note(`Node ${node.node_id} is one like the others again.`);
+    note(`Node ${node.node_id} is in use again.`);
   } catch (error) {
     note(error.message);
   }
 }
 
 export function balance(started) {
-  const what = choice("what", [["balance", "Replicas and leaders"], ["leaders", "Leaders alone: nothing is copied"]], "balance");
+  const what = choice("what", [["balance", "Replicas and leaders"], ["leaders", "Leaders only: nothing is copied"]], "balance");
   moveDialog({ title: "Balance the cluster", hint: "Every node gets an equal share of replicas, bytes and leaders.", body: [field("What", what)], order: () => ({ what: what.value }), started });
 }
 
 export function movePartitions(nodes, started) {
-  const numbers = (text, what) => text.split(/[\s,]+/).filter(Boolean).map((each) => { if (!/^\d{1,9}$/.test(each)) throw new Error(`${what} are numbers with commas between: ${each}`); return Number(each); });
+  const numbers = (text, what) => text.split(/[\s,]+/).filter(Boolean).map((each) => { if (!/^\d{1,9}$/.test(each)) throw new Error(`${what} must be numbers separated by commas: ${each}`); return Number(each); });
   moveDialog({
     title: "Move partitions", hint: "The first node of the list leads.",
     body: [field("Topic", h("input", { name: "topic", required: true, autocomplete: "off", autofocus: true })), h("div", { class: "two" },
@@ -111,7 +111,7 @@ export function movePartitions(nodes, started) {
 
 export function changeFactor(started) {
   moveDialog({
-    title: "Change the number of replicas", hint: "More go to nodes that hold fewest, and to other racks; of fewer, those out of sync go first.",
+    title: "Change the number of replicas", hint: "New replicas go to the nodes with the fewest, in other racks; replicas out of sync are removed first.",
     body: [h("div", { class: "two" }, field("Topic", h("input", { name: "topic", required: true, autocomplete: "off", autofocus: true })), field("Replicas", h("input", { name: "factor", type: "number", min: "1", max: "100", required: true })))],
     order: (fields) => ({ what: "factor", topic: fields.topic.value.trim(), factor: fields.factor.valueAsNumber }), started,
   });

@@ -1,4 +1,4 @@
-// How the cluster is at a glance, what needs attention, and what to do about it.
+// The state of the cluster at a glance: what needs attention, and what to do about it.
 
 import { live, name } from "../api.js";
 import { curve, meter } from "../charts.js";
@@ -9,17 +9,17 @@ import { state } from "../router.js";
 
 const SERIOUS = ["NodeAway", "Leaderless", "DiskFailed", "NoCoordinators", "GroupLost"];
 
-// What each concern says, and what can be done.
+// The text of each concern, and its advice.
 const WORDS = {
-  NodeAway: (f) => [`Node ${f.node_id} is away.`, ["Start it again; its partitions are served by others meanwhile, where they have replicas. ", link("/cluster", "See the nodes")]],
-  NodeBehind: (f) => [`Node ${f.node_id} is behind with ${counted(f.replicas, "replica")}.`, ["It catches up by itself after a restart. If it stays behind, look at its disk and network. ", link("/cluster", "See the nodes")]],
-  Leaderless: (f) => [`Nobody leads ${f.partitions.slice(0, 3).map((each) => `${each.topic}-${each.partition}`).join(", ")}${f.partitions.length > 3 ? ` and ${f.partitions.length - 3} more` : ""}.`, ["They can be neither written nor read until a node with a replica in sync is back. ", link("/cluster", "See the nodes")]],
-  DiskFailed: (f) => [`The disk of node ${f.node_id} cannot be used (${f.folder}).`, "Replace it; the node gets its data again from the others."],
-  DiskNearlyFull: (f) => [`The disk of node ${f.node_id} is nearly full: ${bytes(f.free_bytes)} left for ${f.folder}.`, ["Make room, or let topics keep less (retention.ms, retention.bytes). ", link("/topics", "See the topics")]],
-  NoCoordinators: (f) => ["The coordinators of groups do not answer.", f.reason],
-  GroupLate: (f) => [`Group ${f.group} is ${span(f.behind_ms)} behind: ${counted(f.lag, "record")} unread, ${counted(f.members, "member")}.`, [f.members ? "Its members read slower than is written: look for one that hangs, or start more. " : "Nobody reads: start its consumers. ", link(`/groups/${name(f.group)}`, "See the group")]],
-  LettersWaiting: (f) => [`${counted(f.count, "dead letter")} ${f.count === 1 ? "waits" : "wait"} in ${f.topic}.`, ["See why they failed, and send them back once it is mended. ", link(`/letters/${name(f.topic)}`, "See the letters")]],
-  GroupLost: (f) => [`Group ${f.group} has missed ${counted(f.lost, "record")} that were deleted unread.`, ["Let its topics keep records for longer, then see where it reads. ", link(`/groups/${name(f.group)}`, "See the group")]],
+  NodeAway: (f) => [`Node ${f.node_id} is offline.`, ["Start it again; other nodes serve its partitions if they have replicas. ", link("/cluster", "See the nodes")]],
+  NodeBehind: (f) => [`Node ${f.node_id} is behind with ${counted(f.replicas, "replica")}.`, ["It catches up after a restart. If it stays behind, check its disk and network. ", link("/cluster", "See the nodes")]],
+  Leaderless: (f) => [`No leader for ${f.partitions.slice(0, 3).map((each) => `${each.topic}-${each.partition}`).join(", ")}${f.partitions.length > 3 ? ` and ${f.partitions.length - 3} more` : ""}.`, ["They can be neither written nor read until a node with an in-sync replica is back. ", link("/cluster", "See the nodes")]],
+  DiskFailed: (f) => [`The disk of node ${f.node_id} cannot be used (${f.folder}).`, "Replace it; the node copies its data from the others."],
+  DiskNearlyFull: (f) => [`The disk of node ${f.node_id} is nearly full: ${bytes(f.free_bytes)} left for ${f.folder}.`, ["Free some space, or shorten retention (retention.ms, retention.bytes). ", link("/topics", "See the topics")]],
+  NoCoordinators: (f) => ["The group coordinators do not answer.", f.reason],
+  GroupLate: (f) => [`Group ${f.group} is ${span(f.behind_ms)} behind: ${counted(f.lag, "record")} unread, ${counted(f.members, "member")}.`, [f.members ? "Its members read more slowly than records are written: look for a stuck one, or start more. " : "It has no members: start its consumers. ", link(`/groups/${name(f.group)}`, "See the group")]],
+  LettersWaiting: (f) => [`${counted(f.count, "dead letter")} ${f.count === 1 ? "waits" : "wait"} in ${f.topic}.`, ["See why they failed, and redrive them once that is fixed. ", link(`/letters/${name(f.topic)}`, "See the letters")]],
+  GroupLost: (f) => [`Group ${f.group} has missed ${counted(f.lost, "record")} that were deleted unread.`, ["Keep records longer in its topics, then check where it reads. ", link(`/groups/${name(f.group)}`, "See the group")]],
 };
 
 function link(href, text) {
@@ -36,7 +36,7 @@ function healthCard(look) {
   const title = items.length ? `${counted(items.length, "thing")} ${items.length === 1 ? "needs" : "need"} attention` : "All is well";
   return h("section", { class: "card", "aria-label": "Health" },
     h("div", { class: `health ${level}` }, h("div", {}, h("strong", {}, title),
-      h("p", { class: "soft" }, items.length ? "What it is, and what to do about it:" : "Every node answers, every partition is led and in sync, no group is late."))),
+      h("p", { class: "soft" }, items.length ? "What it is, and what to do about it:" : "Every node answers, every partition has a leader and is in sync, and no group is late."))),
     items.length ? h("ul", { class: "concerns" }, items.map(([[what, todo]]) => h("li", {}, h("span", {}, what), h("span", { class: "todo" }, todo)))) : null);
 }
 
@@ -56,21 +56,21 @@ function nodeRow(node) {
 
 export async function draw(main, words, params, signal) {
   const place = h("div");
-  fill(main, head("Overview"), h("p", { class: "hint" }, "Looking at the cluster …"));
+  fill(main, head("Overview"), h("p", { class: "hint" }, "Loading the cluster …"));
   const paint = (look) => {
     const rates = look.history.map((each) => each.rate);
     fill(main, head("Overview", { chips: [h("span", { class: "hint" }, "Cluster ", h("code", {}, look.cluster_id || "without an id"))] }),
       healthCard(look),
       h("div", { class: "tiles" },
-        tile("Written", rate(look.records_per_second), look.records_per_second === null ? "measuring …" : "records a second, all topics", null, curve(rates.length ? rates : [0], "Records written a second over the last minutes"), true),
+        tile("Written", rate(look.records_per_second), look.records_per_second === null ? "measuring …" : "records per second, all topics", null, curve(rates.length ? rates : [0], "Records written per second over the last minutes"), true),
         tile("Unread", compact(look.lag), `records, by ${counted(look.groups, "group")}`, "/groups", curve(look.history.length ? look.history.map((each) => each.lag) : [look.lag], "Unread records over the last minutes"), true),
         tile("Topics", count(look.topics), counted(look.partitions, "partition"), "/topics"),
         tile("Nodes", count(look.nodes.filter((each) => each.address).length), look.nodes.some((each) => !each.address) ? `${look.nodes.filter((each) => !each.address).length} away` : "all ready", "/cluster")),
       h("div", { class: "columns" },
         card("Busiest topics", look.busiest.length ? h("table", {}, h("tbody", {}, look.busiest.map((each) => h("tr", {}, h("td", { class: "name" }, link(`/topics/${name(each.topic)}`, each.topic)), h("td", { class: "num" }, rate(each.rate))))))
-          : look.topics ? empty("Nothing is being written now.", h("span", {}, "Write something: ", h("code", {}, asFirstCommand(state.bootstrap, "TOPIC"))))
+          : look.topics ? empty("Nothing is being written now.", h("span", {}, "Produce a record: ", h("code", {}, asFirstCommand(state.bootstrap, "TOPIC"))))
             : empty("There are no topics yet.", h("a", { class: "button", href: "/topics?create=1" }, "Create one"))),
-        card("Groups with most unread", look.latest.length ? h("table", {}, h("tbody", {}, look.latest.map((each) => h("tr", {},
+        card("Groups with the largest lag", look.latest.length ? h("table", {}, h("tbody", {}, look.latest.map((each) => h("tr", {},
           h("td", { class: "name" }, link(`/groups/${name(each.group)}`, each.group)),
           h("td", { class: "num" }, counted(each.lag, "record")),
           h("td", { class: "num soft" }, each.behind_ms === null ? "" : `${span(each.behind_ms)} behind`)))))

@@ -1,4 +1,4 @@
-// Spark queries that run on this machine, or ran: how far each job is, what it reads and writes, what went wrong.
+// Current and past Spark queries on this machine: progress, rates and errors of each job.
 
 import { live, name } from "../api.js";
 import { curve } from "../charts.js";
@@ -10,7 +10,7 @@ const CURVE_MAX = 120;
 
 export async function draw(main, words, params, signal) {
   const past = new Map();
-  const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Looking for pipelines …"));
+  const body = h("div", { class: "stack" }, h("p", { class: "hint" }, "Loading pipelines …"));
   fill(main, head("Pipelines"), body);
   const wanted = words[0];
   live("/api/live/pipelines", { look: (look) => paint(body, look, past, wanted) }, signal);
@@ -42,11 +42,11 @@ function pipeline(each, past) {
       h("span", { class: "soft" }, isOver ? `after ${span(each.at_ms - each.started_ms)}, ${ago(each.at_ms)}` : `for ${span(Date.now() - each.started_ms)}`))),
   h("div", { class: "pad stack" },
     each.error ? h("p", { class: "fault" }, each.error) : null,
-    each.condition === "dead" ? h("p", { class: "caution" }, "Its process is gone and said no goodbye. The next run goes on where it was.") : null,
+    each.condition === "dead" ? h("p", { class: "caution" }, "Its process ended unexpectedly. The next run continues where it was.") : null,
     h("div", { class: "tiles" },
-      tile("Done", isOver ? NOTHING : rate(pace), "rows a second", { extra: isOver ? null : curve(points.map(([, value]) => value), "Rows done a second since you look") }),
-      tile("Unread", lags.length ? compact(lags.reduce((sum, lag) => sum + lag, 0)) : NOTHING, "records in the topics and not through"),
-      tile("Read", compact(each.jobs.reduce((sum, job) => sum + job.rows_in, 0)), "rows since it began"),
+      tile("Done", isOver ? NOTHING : rate(pace), "rows per second", { extra: isOver ? null : curve(points.map(([, value]) => value), "Rows processed per second since this page was opened") }),
+      tile("Unread", lags.length ? compact(lags.reduce((sum, lag) => sum + lag, 0)) : NOTHING, "records not processed yet"),
+      tile("Read", compact(each.jobs.reduce((sum, job) => sum + job.rows_in, 0)), "rows since it started"),
       tile("Bad records", count(each.jobs.reduce((sum, job) => sum + (job.bad ?? 0), 0)), letters.length ? "in the dead letters" : "left out or none", { level: each.jobs.some((job) => job.bad) ? "warn-text" : "" }))),
   table([["Job"], ["State"], ["Batch", "num optional"], ["In", "num optional"], ["Done", "num"], ["Unread", "num"], ["A batch takes", "num optional"], ["Rows out", "num optional"], ["Writes to", "optional"]],
     each.jobs.map((job) => h("tr", {},

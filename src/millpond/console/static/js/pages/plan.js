@@ -1,4 +1,4 @@
-// How much hardware a workload asks for: the numbers by sliders, the sums beside them. The server does the arithmetic.
+// The hardware that a workload needs: sliders for the numbers, with the sums beside them. The server calculates.
 
 import { get, query } from "../api.js";
 import { meter } from "../charts.js";
@@ -26,28 +26,28 @@ function days(seconds) {
   return seconds < DAY ? `${three(seconds / 3600)} h` : `${three(seconds / DAY)} days`;
 }
 
-// [name, label, lowest, highest, default, how it is shown, whole numbers only]; the scale is one of powers unless whole.
+// [name, label, lowest, highest, default, format, whole numbers only]; the scale is logarithmic unless whole.
 const DEMAND = [
-  ["messages_per_second", "Messages a second", 1, 1e8, 1e3, number],
-  ["message_bytes", "Bytes of a message", 10, 1e6, 1000, amount],
-  ["peak", "Peak, times the average", 1, 10, 2, three],
+  ["messages_per_second", "Messages per second", 1, 1e8, 1e3, number],
+  ["message_bytes", "Message size in bytes", 10, 1e6, 1000, amount],
+  ["peak", "Peak, as a multiple of the average", 1, 10, 2, three],
   ["replication", "Replicas", 1, 5, 3, three, true],
   ["retention_seconds", "Kept for", 3600, 365 * DAY, 7 * DAY, days],
   ["groups", "Groups that read everything", 0, 20, 2, three, true],
-  ["partition_bytes_per_second", "One partition carries, a second", 1e5, 1e8, 1e7, amount],
-  ["headroom", "Partitions, times the need", 1, 10, 2, three],
+  ["partition_bytes_per_second", "Throughput of a partition, per second", 1e5, 1e8, 1e7, amount],
+  ["headroom", "Partitions, as a multiple of the need", 1, 10, 2, three],
 ];
 const MACHINE = [
   ["disk_bytes", "Disk of a broker", 1e11, 1e14, 2e13, amount],
-  ["disk_bytes_per_second", "What it writes, a second", 1e7, 1e10, 1e8, amount],
-  ["network_bytes_per_second", "Network each way, a second", 1e8, 1.25e10, 1.25e9, amount],
+  ["disk_bytes_per_second", "Its write rate, per second", 1e7, 1e10, 1e8, amount],
+  ["network_bytes_per_second", "Network each way, per second", 1e8, 1.25e10, 1.25e9, amount],
 ];
 const ENGINE = [
   ["cores", "Cores of a machine", 1, 64, 1, three, true],
-  ["core_write_bytes_per_second", "One core writes, a second", 1e7, 1e10, 3e8, amount],
-  ["core_read_bytes_per_second", "One core reads, a second", 1e7, 1e10, 1e9, amount],
-  ["core_requests_per_second", "One core answers, requests a second", 1e3, 1e6, 2e4, number],
-  ["batch_bytes", "Bytes of a producer’s request", 100, 1e6, 1e5, amount],
+  ["core_write_bytes_per_second", "One core writes, per second", 1e7, 1e10, 3e8, amount],
+  ["core_read_bytes_per_second", "One core reads, per second", 1e7, 1e10, 1e9, amount],
+  ["core_requests_per_second", "One core answers, requests per second", 1e3, 1e6, 2e4, number],
+  ["batch_bytes", "Request size in bytes", 100, 1e6, 1e5, amount],
 ];
 const RULED_BY = { disk: "Disk", "disk speed": "Speed of the disk", network: "Network", replicas: "A broker for each replica", cores: "Processor" };
 const STEPS = 600;
@@ -89,7 +89,7 @@ export async function draw(main, words, params, signal) {
     } finally {
       now.disabled = false;
     }
-  } }, "As this cluster is now");
+  } }, "Use this cluster's load");
   engine.addEventListener("change", () => { cores.hidden = !engine.checked; later(); });
   cores.hidden = !engine.checked;
   signal.addEventListener("abort", () => { clearTimeout(timer); waiting?.abort(); });
@@ -97,8 +97,8 @@ export async function draw(main, words, params, signal) {
     h("div", { class: "planner" },
       h("div", { class: "stack" },
         card("What is asked", h("div", { class: "pad stack tight" }, sliders(DEMAND))),
-        card("What a broker has", h("div", { class: "pad stack tight" }, sliders(MACHINE), h("label", { class: "check" }, engine, "Count its processor, too"), cores,
-          h("p", { class: "hint" }, "What one core does here, measured: ", h("code", {}, "millpond plan --measure"))))),
+        card("One broker", h("div", { class: "pad stack tight" }, sliders(MACHINE), h("label", { class: "check" }, engine, "Include its processor"), cores,
+          h("p", { class: "hint" }, "To measure one core here: ", h("code", {}, "millpond plan --measure"))))),
       result));
   await load();
 }
@@ -137,7 +137,7 @@ function shown({ plan, sections }) {
       tile("Partitions", plan.partitions.toLocaleString("en"), `at least ${plan.partitions_min.toLocaleString("en")}`),
       tile("On disk", amount(plan.stored), `${amount(plan.kept_per_day)} a day before replicas`),
       tile("At peak", `${amount(plan.incoming_peak)}/s in`, `${amount(plan.outgoing_peak)}/s out`)),
-    card("What decides how many brokers", h("div", { class: "pad bars" }, Object.entries(plan.brokers_by).sort((one, other) => other[1] - one[1]).map(([name, needed]) => [
+    card("What determines the number of brokers", h("div", { class: "pad bars" }, Object.entries(plan.brokers_by).sort((one, other) => other[1] - one[1]).map(([name, needed]) => [
       h("span", { class: needed === most ? "name" : "soft" }, RULED_BY[name] ?? name), meter(needed / most, `${RULED_BY[name] ?? name}: ${three(needed)} brokers`), h("span", { class: "num" }, three(needed))]))),
     card("The sums", h("div", { class: "scroll" }, h("table", { class: "sums" }, sections.map((section) => h("tbody", {},
       h("tr", {}, h("th", { colspan: "3", scope: "rowgroup" }, section.title)),

@@ -8,7 +8,7 @@ import { count, counted, leftOut, moment } from "../format.js";
 import { keep, state } from "../router.js";
 
 const TAIL_MAX = 300;
-// The server takes no longer addresses than 8 KiB: of a topic with many hundred partitions only single ones are paged.
+// The server limits addresses to 8 KiB: with many hundred partitions only a single one can be paged.
 const CURSOR_SIGNS_MAX = 4000;
 
 export async function records(body, topic, params, signal) {
@@ -57,7 +57,7 @@ export async function records(body, topic, params, signal) {
     return line;
   };
 
-  // Which partitions there are is known while none can be read. What is wrong then, the records say.
+  // Partitions are listed even if none can be read; the records then show the error.
   const offer = async () => {
     const known = await get(`/api/topics/${name(topic)}/partitions`, signal).catch(() => []);
     const there = new Set(Array.from(partition.options, (each) => each.value));
@@ -74,7 +74,7 @@ export async function records(body, topic, params, signal) {
     fill(foot);
   };
 
-  // The pages before and after this one begin where it begins and ends in every partition.
+  // The adjacent pages begin where this one begins and ends in each partition.
   const turns = (isFirst) => {
     const cursor = (edge) => page.partitions.map((each) => `${each.partition}:${each.shown[edge]}`).join(",");
     if (!page.partitions.length || cursor(1).length > CURSOR_SIGNS_MAX) return;
@@ -102,7 +102,7 @@ export async function records(body, topic, params, signal) {
     const newestFirst = from.value === "end";
     const shown = newestFirst ? page.records.toReversed() : page.records;
     fill(rows, shown.map(row));
-    const missing = `${page.is_whole ? "" : "; time was up before every partition was read"}${leftOut(page.leaderless)}`;
+    const missing = `${page.is_whole ? "" : "; the time limit was reached before every partition was read"}${leftOut(page.leaderless)}`;
     status.textContent = shown.length ? `${counted(shown.length, "record")}${newestFirst ? ", the newest first" : ""}${missing}` : missing.slice(2);
     const isFirst = !cursor.before && !cursor.after;
     if (!shown.length) fill(nothing, none(isFirst));
@@ -110,14 +110,14 @@ export async function records(body, topic, params, signal) {
     if (focus) foot.querySelector(`[data-focus="${focus}"]:enabled`)?.focus();
   };
 
-  // What is said where no record is shown.
+  // The text for an empty list.
   const none = (isFirst) => {
-    // What is there nobody has seen.
-    if (!page.is_whole) return empty("No record was found in the time that there is.", h("span", {}, `Go on with ${from.value === "end" ? "Older" : "Newer"}, begin elsewhere, or pick one partition.`));
-    if (page.leaderless.length) return empty("No record can be read now.", h("span", {}, "See under Cluster which nodes are missing."));
+    // The rest was not read.
+    if (!page.is_whole) return empty("No record was found in the time limit.", h("span", {}, `Continue with ${from.value === "end" ? "Older" : "Newer"}, start elsewhere, or select one partition.`));
+    if (page.leaderless.length) return empty("No record can be read now.", h("span", {}, "The Cluster page shows which nodes are missing."));
     if (!page.partitions.some((each) => each.end > each.start)) return empty("There are no records yet.", h("span", {}, "Write one: ", h("code", {}, asFirstCommand(state.bootstrap, topic))));
-    if (!isFirst || from.value === "end") return empty("At these offsets no record is left.", h("span", {}, "They were deleted, or are marks of transactions. Older ones may be there."));
-    return empty("Nothing is there from that point on.", h("button", { type: "button", onclick: latest }, "Show the latest"));
+    if (!isFirst || from.value === "end") return empty("There are no records at these offsets.", h("span", {}, "They were deleted, or are transaction markers. There may be older records."));
+    return empty("There are no records from that point on.", h("button", { type: "button", onclick: latest }, "Show the latest"));
   };
 
   const latest = () => { from.value = "end"; adapt(); load(); };
@@ -129,7 +129,7 @@ export async function records(body, topic, params, signal) {
     tailButton.setAttribute("aria-pressed", "true");
     tailButton.textContent = "Stop";
     fill(rows);
-    status.textContent = "Waiting for what comes …";
+    status.textContent = "Waiting for new records …";
     let seen = 0;
     let skipped = 0;
     live(`/api/live/topics/${name(topic)}/tail${query({ partition: partition.value })}`, {
@@ -139,7 +139,7 @@ export async function records(body, topic, params, signal) {
         rows.prepend(...event.records.toReversed().map(row));
         while (rows.children.length > TAIL_MAX) rows.lastChild.remove();
         const missing = leftOut(event.leaderless);
-        if (seen || missing) status.textContent = `${counted(seen, "record")} since you look${skipped ? `; ${count(skipped)} came too fast to be shown` : ""}${missing}`;
+        if (seen || missing) status.textContent = `${counted(seen, "record")} since this page was opened${skipped ? `; ${count(skipped)} came too fast to be shown` : ""}${missing}`;
       },
       failure: ({ error }) => { status.textContent = error; return true; },
     }, leave.signal);
@@ -162,12 +162,12 @@ export async function records(body, topic, params, signal) {
         hits += event.records.length;
         rows.append(...event.records.map(row));
         bar.firstChild.style.width = `${event.total ? (event.scanned / event.total) * 100 : 100}%`;
-        status.textContent = `${counted(hits, "record")} found; ${count(event.scanned)} of ${count(event.total)} looked at`;
+        status.textContent = `${counted(hits, "record")} found; ${count(event.scanned)} of ${count(event.total)} read`;
         if (!event.is_done) return;
         done(`${counted(hits, "record")} found among ${count(event.total)}${leftOut(event.leaderless)}.`);
-        if (!hits) fill(nothing, empty(`No record has “${text}”.`, h("span", {}, "Upper and lower case count as the same; only the letters of English do.")));
+        if (!hits) fill(nothing, empty(`No record has “${text}”.`, h("span", {}, "Case is ignored for ASCII letters only.")));
       },
-      limit: (event) => done(`Stopped after ${counted(event.hits, "hit")} and ${event.seconds} s: search from a later point to go on.`),
+      limit: (event) => done(`Stopped after ${counted(event.hits, "hit")} and ${event.seconds} s: search from a later point to continue.`),
       failure: ({ error }) => { done(""); fill(nothing, h("div", { class: "pad" }, fault(new Error(error)))); return true; },
     }, leave.signal, { once: true });
   };
@@ -217,7 +217,7 @@ function produce(topic, partition, done) {
       h("div", { class: "two" }, field("Key", h("input", { name: "key", autocomplete: "off", autofocus: true, placeholder: "none" })), field("Partition", choice("partition", options, ""))),
       field("Value", h("textarea", { name: "value", rows: "5", spellcheck: "false" })),
       h("div", { class: "two" }, field("The value is", choice("encoding", [["text", "Text or JSON"], ["hex", "Hex"], ["base64", "Base64"], ["null", "Null (a tombstone)"]], "text")),
-        field("Headers", h("input", { name: "headers", placeholder: "trace=abc, source=console", autocomplete: "off" }), "NAME=VALUE, with commas between.")),
+        field("Headers", h("input", { name: "headers", placeholder: "trace=abc, source=console", autocomplete: "off" }), "NAME=VALUE, separated by commas.")),
     ],
     act: async (form) => {
       const fields = form.elements;

@@ -1,4 +1,4 @@
-// The simulator: a tape, a moment, and what the engine looks like then. The link is all that this page knows by itself.
+// The simulator: a recording, a moment, and the state of the engine then. The link is this page's only state.
 
 import { get, query } from "../api.js";
 import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
@@ -67,21 +67,21 @@ class View {
       h("option", { value: "" }, "No lesson: an empty cluster"),
       this.catalogue.themes.map((theme) => h("optgroup", { label: theme.title }, theme.lessons.map((each) => h("option", { value: each.name }, each.title)))));
     fill(this.main,
-      head("Simulator", { actions: [h("button", { onclick: () => this.copy() }, "Copy link"), h("button", { onclick: () => this.fresh() }, "Start anew …")] }),
-      h("p", { class: "hint" }, "The real engine in a simulated world, on its own time. Each run is a seed and a list of actions: the same link goes the same way every time."),
+      head("Simulator", { actions: [h("button", { onclick: () => this.copy() }, "Copy link"), h("button", { onclick: () => this.fresh() }, "New run …")] }),
+      h("p", { class: "hint" }, "The real engine in a simulated world with its own clock. A run is a seed and a list of actions: the same link always replays the same run."),
       card(h("div", { class: "cardhead tools" }, h("h2", {}, "Lesson"), this.select), this.lessonBox),
       this.said,
       card(null, this.controls, this.stageBox),
       h("div", { class: "columns" },
-        h("div", { class: "stack" }, card("What you can do", this.actionsBox), card("What it comes to", this.verdictBox)),
-        h("div", { class: "stack" }, card("What happened", this.storyBox), card("On the wire", this.wireBox))));
+        h("div", { class: "stack" }, card("Actions", this.actionsBox), card("Result", this.verdictBox)),
+        h("div", { class: "stack" }, card("Events", this.storyBox), card("On the wire", this.wireBox))));
     fill(this.stageBox, this.stage.element);
     this.drawControls();
   }
 
   drawControls() {
     this.playButton = h("button", { class: "main", onclick: () => (this.timer ? this.pause() : this.play()) }, "Play");
-    this.slider = h("input", { type: "range", min: "0", max: "1", step: "1", value: "0", "aria-label": "Moment of the run, in milliseconds", onchange: () => this.go(Number(this.slider.value)) });
+    this.slider = h("input", { type: "range", min: "0", max: "1", step: "1", value: "0", "aria-label": "Time in the run, in milliseconds", onchange: () => this.go(Number(this.slider.value)) });
     this.clock = h("span", { class: "sim-time" }, "0.000 s");
     this.speedBox = choice("speed", SPEEDS, String(this.speed), { "aria-label": "Speed", onchange: () => { this.speed = Number(this.speedBox.value); } });
     fill(this.controls,
@@ -110,7 +110,7 @@ class View {
     const lesson = this.chosen;
     this.select.value = lesson?.name ?? "";
     if (!lesson) {
-      fill(this.lessonBox, h("p", {}, "Choose a lesson, or make a topic and go on from there: everything below does something to the cluster at this moment."));
+      fill(this.lessonBox, h("p", {}, "Choose a lesson, or create a topic and continue from there: every action below applies to the cluster at this moment."));
       return;
     }
     const asks = this.at >= lesson.question_ms;
@@ -118,7 +118,7 @@ class View {
       h("p", {}, lesson.about),
       asks ? h("div", { class: "ask" }, h("strong", {}, lesson.question),
         this.answered ? h("p", {}, lesson.answer) : h("button", { class: "main", onclick: () => this.answer(), "data-focus": "answer" }, "Play the answer"))
-        : h("p", { class: "hint" }, "Play: it stops for a question."),
+        : h("p", { class: "hint" }, "Play: it stops at a question."),
       h("details", {}, h("summary", { class: "hint" }, "What it shows"), h("ul", {}, lesson.claims.map((each) => h("li", {}, each)))));
   }
 
@@ -131,7 +131,7 @@ class View {
     this.answered = false;
     this.forget();
     keep({ tape: "", at: "", lesson: lesson?.name ?? "" });
-    // A lesson is opened at its start, with all of its tape ahead.
+    // A lesson opens at its start, with its whole recording ahead.
     return lesson ? this.ask({ tape: lesson.link, at: 0 }) : this.ask({ seed: 1 + Math.floor(Math.random() * 100000), at: 0 });
   }
 
@@ -140,7 +140,7 @@ class View {
     this.chosen = lesson ?? null;
     this.answered = Boolean(lesson) && at > lesson.question_ms;
     this.forget();
-    if (tape.startsWith("campaign.")) fill(this.said, h("p", { class: "hint" }, "This seed is played from its beginning to its end: that may take a minute."));
+    if (tape.startsWith("campaign.")) fill(this.said, h("p", { class: "hint" }, "The whole run of this seed is played, which may take a minute."));
     return this.ask({ tape, at });
   }
 
@@ -190,7 +190,7 @@ class View {
     return this.ask({ add: JSON.stringify(action) });
   }
 
-  // One question to the engine after the other; what comes back is drawn.
+  // One request to the engine at a time; its response is drawn.
   ask(question) {
     return this.queue(() => this.put(question));
   }
@@ -201,7 +201,7 @@ class View {
     return done;
   }
 
-  // Without a moment it is meant where the question before has led to.
+  // Without a moment, it continues where the previous request ended.
   async put({ tape = this.link, at = this.at, add = "", step = false, seed = "" }) {
     this.busy = true;
     const before = this.look ? this.at : 0;
@@ -242,7 +242,7 @@ class View {
   drawStory() {
     const lines = this.isStory ? this.story : this.story.slice(-250);
     if (!lines.length) { fill(this.storyBox, empty("Nothing yet.")); return; }
-    const list = h("ol", { class: "sim-story", tabindex: "0", "aria-label": "The story, latest last" }, lines.map((line) => h("li", { class: line.who === "you" ? "you" : "" },
+    const list = h("ol", { class: "sim-story", tabindex: "0", "aria-label": "Events, oldest first" }, lines.map((line) => h("li", { class: line.who === "you" ? "you" : "" },
       h("span", { class: "when" }, (line.at_ms / 1000).toFixed(3)), h("span", { class: "who" }, line.who), h("span", { class: "what" }, line.text))));
     fill(this.storyBox, list);
     list.scrollTop = list.scrollHeight;
@@ -253,7 +253,7 @@ class View {
     fill(this.wireBox, shown.length ? h("ul", { class: "sim-wire", "aria-label": "Messages, latest first" }, shown.map((each) => h("li", {}, h("button", { type: "button", onclick: () => this.inspect(each.number), "data-focus": `m${each.number}` },
       h("i", { class: `m-${each.theme}` }), `${each.from} → ${each.to}: ${each.api || "…"}${each.is_response ? " response" : ""}${each.records ? `, ${counted(each.records, "record")}` : ""}`,
       h("span", { class: "hint" }, each.is_lost ? "lost" : each.arrived_ms === null ? "under way" : `arrived ${(each.arrived_ms / 1000).toFixed(3)}`)))))
-      : empty("Nothing flew in this step.", "Step, or play: what passes between clients and nodes is listed here, and can be looked into."));
+      : empty("No messages in this step.", "Step or play: messages between clients and nodes are listed here and can be opened."));
   }
 
   drawVerdict(verdict) {
@@ -261,25 +261,25 @@ class View {
     const line = (text, found, kind) => (found.count ? h("div", {}, h("span", { class: kind }, text), " ", some(found)) : null);
     fill(this.verdictBox,
       h("div", {}, `${counted(verdict.acknowledged, "record")} acknowledged`, verdict.lost.count ? "" : h("span", { class: "hint" }, " · none of them lost")),
-      line("Acknowledged, and lost:", verdict.lost, "loss"),
+      line("Acknowledged, then lost:", verdict.lost, "loss"),
       line("In the log twice:", verdict.twice_in_log, "odd"),
       line("Deleted by retention:", verdict.deleted, "soft"),
-      line("Gone by compaction:", verdict.compacted, "soft"),
+      line("Removed by compaction:", verdict.compacted, "soft"),
       Object.entries(verdict.groups).map(([group, facts]) => h("div", {}, h("strong", {}, group), ` handled ${counted(facts.records, "record")} of ${facts.topic}`,
         line("Done twice:", facts.twice, "odd"), line("Passed over:", facts.passed_over, "loss"), line("Dead letters:", facts.dead_letters, "odd"), line("Failing:", facts.failing, "loss"),
-        facts.recognised ? h("div", { class: "good-text" }, `${counted(facts.recognised, "repeat")} recognised, without an effect`) : null,
-        facts.outside_twice ? h("div", { class: "odd" }, `${facts.outside_twice} effects outside came twice`) : null)),
+        facts.recognised ? h("div", { class: "good-text" }, `${counted(facts.recognised, "repeat")} recognised and ignored`) : null,
+        facts.outside_twice ? h("div", { class: "odd" }, `${facts.outside_twice} external effects happened twice`) : null)),
       Object.entries(verdict.outputs).map(([topic, facts]) => h("div", {}, h("strong", {}, topic), ` shows ${counted(facts.sources, "result")}`, facts.twice.count ? h("span", { class: "loss" }, `, ${facts.twice.count} twice`) : ", each once", facts.not_shown ? `; ${facts.not_shown} are not shown` : "")));
   }
 
   campaign(found) {
     this.isStory = true;
     [this.link, this.story] = [found.link, found.story];
-    fill(this.lessonBox, h("p", {}, `A seed of a campaign: ${found.link}. It is told as a story.`),
-      found.findings.length ? found.findings.map((each) => (each.includes("\n") ? h("pre", { class: "data" }, each) : h("p", { class: "fault" }, each))) : h("p", { class: "good-text" }, "Nothing was found in it."));
+    fill(this.lessonBox, h("p", {}, `Campaign seed ${found.link}, shown as a list of events.`),
+      found.findings.length ? found.findings.map((each) => (each.includes("\n") ? h("pre", { class: "data" }, each) : h("p", { class: "fault" }, each))) : h("p", { class: "good-text" }, "No violation was found."));
     fill(this.controls);
     fill(this.stageBox, h("details", { class: "pad" }, h("summary", {}, "Its plan"), h("pre", { class: "data" }, found.plan)));
-    fill(this.actionsBox, empty("A campaign does everything by itself.", "Choose a lesson, or start anew, to do something."));
+    fill(this.actionsBox, empty("A campaign chooses its own actions.", "Choose a lesson or start a new run to act."));
     this.drawStory();
     fill(this.verdictBox, h("p", { class: "hint" }, found.story_lines > found.story.length ? `The last ${found.story.length} of ${found.story_lines} lines` : `${found.story_lines} lines`));
     fill(this.wireBox, empty("A campaign shows no messages."));
@@ -297,7 +297,7 @@ class View {
         body: [h("dl", { class: "facts" }, h("dt", {}, "From"), h("dd", {}, found.from), h("dt", {}, "To"), h("dd", {}, found.to), h("dt", {}, "Size"), h("dd", {}, `${found.bytes} bytes`),
           h("dt", {}, "Left"), h("dd", {}, `${found.sent_ms / 1000} s`), h("dt", {}, "Arrived"), h("dd", {}, found.is_lost ? "never" : found.arrived_ms === null ? "not yet" : `${found.arrived_ms / 1000} s`)),
           found.batches.length ? h("pre", { class: "data" }, JSON.stringify(found.batches, null, 2)) : null,
-          h("pre", { class: "data" }, found.body === null ? "Only a part of it is there." : JSON.stringify(found.body, null, 2))],
+          h("pre", { class: "data" }, found.body === null ? "Only a part of it was kept." : JSON.stringify(found.body, null, 2))],
         act: async () => {},
       });
     } catch (error) {
@@ -309,7 +309,7 @@ class View {
     const address = `${location.origin}/simulator${query({ tape: this.link, at: this.isStory ? "" : String(this.at), lesson: this.chosen?.name ?? "" })}`;
     try {
       await navigator.clipboard.writeText(address);
-      note("The link is copied. In a terminal: millpond sim replay LINK");
+      note("Link copied. In a terminal: millpond sim replay LINK");
     } catch {
       ask({ title: "The link of this run", action: "Close", body: [h("textarea", { readonly: true, "aria-label": "Link" }, address)], act: async () => {} });
     }
@@ -317,9 +317,9 @@ class View {
 
   fresh() {
     ask({
-      title: "Start anew", action: "Start",
+      title: "New run", action: "Start",
       body: [h("div", { class: "two" }, field("Nodes", h("input", { name: "nodes", type: "number", min: "1", max: "5", value: "3", required: true })),
-        field("Seed", h("input", { name: "seed", type: "number", min: "0", max: "4294967295", value: "1", required: true }), "Another seed is another world: other delays, other chances."))],
+        field("Seed", h("input", { name: "seed", type: "number", min: "0", max: "4294967295", value: "1", required: true }), "Another seed means other delays and other random choices."))],
       act: async (form) => {
         this.pause();
         if (this.isStory) this.frame();

@@ -2,7 +2,7 @@
 
 import { change, get, live, name } from "../api.js";
 import { curve } from "../charts.js";
-import { ask, card, choice, empty, fault, field, fill, h, head, note, tile } from "../dom.js";
+import { ask, card, choice, confirmByName, empty, fault, field, fill, h, head, note, tile } from "../dom.js";
 import { NOTHING, ago, bytes, compact, count, counted, rate, span } from "../format.js";
 import { go, keep, state } from "../router.js";
 import { records } from "./records.js";
@@ -54,7 +54,7 @@ async function partitions(body, topic, params, signal, chips) {
     if (!sizes.length || sizes.at(-1).at < look.at_seconds) sizes.push({ at: look.at_seconds, size, speed: speed ?? 0 });
     if (sizes.length > GROWTH_LOOKS) sizes.shift();
     fill(chips, [
-      h("span", { class: "chip" }, counted(all.length, "partition")), h("span", { class: "chip", title: "From the start to the end of each partition. Compaction and transaction markers take offsets without leaving a record." }, `${compact(offsets)} offsets`),
+      h("span", { class: "chip" }, counted(all.length, "partition")), h("span", { class: "chip", title: "From the start to the end of each partition. Compaction and transaction markers use offsets without a visible record." }, `${compact(offsets)} offsets`),
       look.settings.filter((each) => ["retention.ms", "cleanup.policy", "retention.bytes"].includes(each.name)).map((each) => h("span", { class: "chip" }, keeps(each)))].flat().filter(Boolean));
     const turn = (by) => { page += by; keep({ page: page > 1 ? page : "" }); paint(last); };
     fill(body,
@@ -64,15 +64,15 @@ async function partitions(body, topic, params, signal, chips) {
         pages > 1 ? h("div", { class: "foot" }, `Partitions ${shown[0].partition} to ${shown.at(-1).partition} of ${count(all.length)}`, h("span", { class: "tools" },
           h("button", { disabled: page <= 1, onclick: () => turn(-1), "data-focus": "previous" }, "Previous"), h("button", { disabled: page >= pages, onclick: () => turn(1), "data-focus": "next" }, "Next"))) : null),
       groups.length ? null : h("p", { class: "hint" }, "No group has committed an offset here yet. Read with one: ", h("code", {}, "Consumer({\"group.id\": …})")),
-      look.groups_left_out ? h("p", { class: "hint" }, `Not looked at: ${counted(look.groups_left_out, "group")}.`) : null);
+      look.groups_left_out ? h("p", { class: "hint" }, `Not shown: ${counted(look.groups_left_out, "group")}.`) : null);
   };
-  fill(body, h("p", { class: "hint" }, "Looking at the partitions …"));
+  fill(body, h("p", { class: "hint" }, "Loading the partitions …"));
   const horizon = async () => {
     try {
       kept = await get(`/api/topics/${name(topic)}/retention`, signal);
       if (last) paint(last);
     } catch {
-      // The look itself says what is wrong.
+      // The live view reports what is wrong.
     }
     if (!signal.aborted) setTimeout(horizon, HORIZON_MS);
   };
@@ -80,7 +80,7 @@ async function partitions(body, topic, params, signal, chips) {
   live(`/api/live/topics/${name(topic)}`, { look: paint, failure: ({ error }) => { if (!last) fill(body, h("div", { class: "stack tight" }, fault(new Error(error)), h("div", {}, h("a", { class: "button", href: "/topics" }, "See all topics")))); return !last; } }, signal);
 }
 
-// How fast it grows, how far back it reaches, and how far it could with what it may keep.
+// Growth, age of the oldest record, and the horizon that retention allows.
 function growth(look, sizes, kept) {
   const first = sizes[0];
   const newest = sizes.at(-1);
@@ -90,17 +90,17 @@ function growth(look, sizes, kept) {
   const reaches = kept && Number.isFinite(oldest) ? Math.max(0, Date.now() - oldest) : null;
   const isDeleted = kept?.policy.includes("delete");
   const leds = look.partitions.filter((each) => each.size_bytes !== null).length || 1;
-  // retention.bytes is for each partition, and the growth is that of all.
+  // retention.bytes is per partition, the growth is of all partitions.
   const byBytes = isDeleted && kept.keeps_bytes !== null && perSecond > 0 ? ((kept.keeps_bytes * leds) / perSecond) * 1000 : null;
   const byTime = isDeleted ? kept.keeps_ms : null;
   const horizon = [byTime, byBytes].filter((each) => each !== null).sort((one, other) => one - other)[0] ?? null;
   const goes = isDeleted && kept.keeps_ms !== null && Number.isFinite(oldest) ? oldest + kept.keeps_ms - Date.now() : null;
   return h("div", { class: "tiles" },
-    tile("Size", bytes(newest.size), perSecond === null ? "measuring its growth …" : perSecond < 0 ? `shrinks by ${bytes(-perSecond)}/s: old segments go` : `grows by ${bytes(perSecond)}/s, ${bytes(perSecond * DAY_SECONDS)} a day`),
-    tile("Written", rate(newest.speed), "records a second", { extra: curve(sizes.map((each) => each.speed), "Records written a second since you look") }),
+    tile("Size", bytes(newest.size), perSecond === null ? "measuring its growth …" : perSecond < 0 ? `shrinks by ${bytes(-perSecond)}/s: old segments are deleted` : `grows by ${bytes(perSecond)}/s, ${bytes(perSecond * DAY_SECONDS)} a day`),
+    tile("Written", rate(newest.speed), "records a second", { extra: curve(sizes.map((each) => each.speed), "Records written per second since this page was opened") }),
     tile("Reaches back", reaches === null ? NOTHING : span(reaches), reaches === null ? (kept ? "it is empty" : "looking …") : `the oldest record is from ${ago(oldest)}`),
     tile("Retention horizon", !kept ? NOTHING : !isDeleted ? "for ever" : horizon === null ? "for ever" : span(horizon),
-      !kept ? "" : !isDeleted ? `cleanup.policy is ${kept.policy}: old values of a key go, not old records` : horizon === null ? "neither retention.ms nor retention.bytes limits it" : horizon === byBytes ? "by retention.bytes at this growth" : goes !== null && goes > 0 ? `by retention.ms; the oldest records go in ${span(goes)} or later` : "by retention.ms; a segment goes once its last record is older"));
+      !kept ? "" : !isDeleted ? `cleanup.policy is ${kept.policy}: old values of a key are removed, not old records` : horizon === null ? "neither retention.ms nor retention.bytes limits it" : horizon === byBytes ? "by retention.bytes at this growth" : goes !== null && goes > 0 ? `by retention.ms; the oldest records are deleted in ${span(goes)} or later` : "by retention.ms; a segment is deleted once its last record is older"));
 }
 
 function keeps({ name: setting, value }) {
@@ -111,7 +111,7 @@ function keeps({ name: setting, value }) {
 
 function legend(look, groups) {
   const key = (kind, text) => h("span", { class: "key" }, h("i", { class: kind }), text);
-  return h("div", { class: "legend" }, key("there", "records that are there"),
+  return h("div", { class: "legend" }, key("there", "stored records"),
     look.partitions.some((each) => each.start > 0) ? key("past", "deleted") : null,
     look.partitions.some((each) => each.log_end > each.end) ? key("unsafe", "not on all replicas yet") : null,
     look.partitions.some((each) => each.last_stable !== null && each.last_stable < each.end) ? key("held", "held back by an open transaction") : null,
@@ -152,11 +152,11 @@ async function settings(body, topic, params, signal) {
     const text = filter.value.toLowerCase();
     const fitting = all.filter((each) => (!own.checked || each.is_own) && `${each.name} ${each.meaning}`.toLowerCase().includes(text));
     fill(rows, fitting.length ? fitting.map((each) => setting(topic, each, (changed) => { Object.assign(each, changed); paint(); }))
-      : empty(own.checked && !text ? "This topic sets nothing of its own." : "No setting is like that.", h("button", { onclick: () => { filter.value = ""; own.checked = false; paint(); } }, "Show all")));
+      : empty(own.checked && !text ? "This topic uses only defaults." : "No setting matches.", h("button", { onclick: () => { filter.value = ""; own.checked = false; paint(); } }, "Show all")));
   };
   filter.addEventListener("input", paint);
   own.addEventListener("change", paint);
-  fill(body, card(h("div", { class: "cardhead tools" }, filter, h("label", { class: "check" }, own, "Only what this topic sets itself")), rows));
+  fill(body, card(h("div", { class: "cardhead tools" }, filter, h("label", { class: "check" }, own, "Only settings of this topic")), rows));
   paint();
 }
 
@@ -170,7 +170,7 @@ function setting(topic, each, changed) {
     try {
       await change("PATCH", `/api/topics/${name(topic)}`, body);
       const fresh = (await get(`/api/topics/${name(topic)}/settings`)).find((other) => other.name === each.name);
-      note(`${each.name} is ${fresh.value} now.`);
+      note(`${each.name} is now ${fresh.value}.`);
       changed(fresh);
     } catch (error) {
       fill(said, fault(error));
@@ -178,7 +178,7 @@ function setting(topic, each, changed) {
   };
   const save = h("button", { hidden: true, onclick: () => send({ set: { [each.name]: input.value } }) }, "Save");
   let checks = 0;
-  // The cluster says whether it would take the value, before anybody saves it.
+  // The cluster validates the value before it is saved.
   const check = async () => {
     const mine = checks += 1;
     if (input.value === each.value) return;
@@ -194,7 +194,7 @@ function setting(topic, each, changed) {
   input.addEventListener("keydown", (event) => { if (event.key === "Enter" && !save.hidden) save.click(); if (event.key === "Escape") { input.value = each.value; look(); } });
   return h("div", { class: "setting" },
     h("div", {}, h("div", { class: "title" }, h("code", {}, each.name), h("span", { class: each.is_own ? "chip accent" : "chip" }, each.is_own ? "set here" : each.source), each.is_fixed ? h("span", { class: "chip" }, "cannot be changed") : null),
-      h("p", { class: "hint" }, each.meaning || "The cluster does not say what it means.")),
+      h("p", { class: "hint" }, each.meaning || "The cluster does not document it.")),
     h("div", {}, h("div", { class: "edit" }, input, save, each.is_own && !isFixed ? h("button", { class: "quiet", title: each.otherwise === null ? "Back to the default" : `Back to ${each.otherwise}`, "aria-label": `Set ${each.name} back${each.otherwise === null ? "" : ` to ${each.otherwise}`}`, onclick: () => send({ unset: [each.name] }) }, "Reset") : null), readable(each), said));
 }
 
@@ -210,8 +210,8 @@ function readable(each) {
 function grow(topic) {
   ask({
     title: `Add partitions to ${topic}`, action: "Add",
-    body: [field("Partitions in all", h("input", { name: "partitions", type: "number", min: "1", max: "100000", required: true, autofocus: true })),
-      h("p", { class: "caution" }, "There is no way back to fewer. Records with a key may go to another partition than before, so the order within a key is not kept across the change.")],
+    body: [field("Number of partitions", h("input", { name: "partitions", type: "number", min: "1", max: "100000", required: true, autofocus: true })),
+      h("p", { class: "caution" }, "This cannot be undone. Records with a key may go to another partition than before, so the order within a key is not kept across the change.")],
     act: async (form) => {
       await change("PATCH", `/api/topics/${name(topic)}`, { partitions: form.elements.partitions.valueAsNumber });
       note(`${topic} has ${form.elements.partitions.value} partitions now.`);
@@ -220,13 +220,11 @@ function grow(topic) {
 }
 
 function remove(topic) {
-  ask({
-    title: `Delete ${topic}?`, action: "Delete for good", danger: true,
-    body: [h("p", { class: "caution" }, "Every record in it goes, for everybody who reads it. This cannot be undone."),
-      field("Type the topic’s name to confirm", h("input", { name: "confirm", required: true, autocomplete: "off", autofocus: true }))],
-    act: async (form) => {
-      if (form.elements.confirm.value !== topic) throw new Error("That is another name.");
-      await change("DELETE", `/api/topics/${name(topic)}`, { confirm: topic });
+  confirmByName({
+    title: `Delete ${topic}?`, action: "Delete for good", label: "Type the topic’s name to confirm",
+    warning: "All its records are deleted for every reader. This cannot be undone.",
+    act: async (confirm) => {
+      await change("DELETE", `/api/topics/${name(topic)}`, { confirm });
       note(`Deleted ${topic}.`);
       go("/topics");
     },

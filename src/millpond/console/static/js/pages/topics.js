@@ -1,4 +1,4 @@
-// All topics, and the way to one of them.
+// The list of topics.
 
 import { change, name } from "../api.js";
 import { ask, empty, field, fill, h, head, note } from "../dom.js";
@@ -10,7 +10,7 @@ export async function draw(main, words, params, signal) {
   if (words.length) return (await import("./topic.js")).draw(main, words, params, signal);
   const create = () => createTopic((made) => go(`/topics/${name(made)}`));
   const { table } = list({
-    path: "/api/topics", label: "topics", params, signal, switches: [["internal", "The cluster’s own, too"]],
+    path: "/api/topics", label: "topics", params, signal, switches: [["internal", "Include internal topics"]],
     columns: [
       ["Topic", (each) => h("a", { href: `/topics/${name(each.name)}` }, each.name), "name"],
       ["Partitions", (each) => count(each.partitions), "num"],
@@ -19,7 +19,7 @@ export async function draw(main, words, params, signal) {
       ["Size", (each) => bytes(each.size_bytes), "num"],
       ["State", (each) => topicState(each), "optional"],
     ],
-    none: () => empty("There are no topics yet.", h("span", {}, "A topic is a log that many can write and read."), state.readOnly ? null : h("button", { class: "main", onclick: create }, "Create a topic")),
+    none: () => empty("There are no topics yet.", h("span", {}, "A topic is a log that any number of clients can write and read."), state.readOnly ? null : h("button", { class: "main", onclick: create }, "Create a topic")),
   });
   fill(main, head("Topics", { actions: state.readOnly ? [] : [h("button", { class: "main", onclick: create }, "Create topic")] }), table);
   if (params.get("create") && !state.readOnly) { keep({ create: "" }); create(); }
@@ -40,7 +40,7 @@ function createTopic(done) {
       h("div", { class: "two" },
         field("Partitions", h("input", { name: "partitions", type: "number", min: "1", max: "100000", placeholder: "the cluster’s default" })),
         field("Replicas", h("input", { name: "replicas", type: "number", min: "1", max: "1000", placeholder: "the cluster’s default" }))),
-      field("Settings", h("textarea", { name: "settings", rows: "3", placeholder: "retention.ms=86400000\ncleanup.policy=compact" }), "One NAME=VALUE a line; empty for the cluster’s defaults."),
+      field("Settings", h("textarea", { name: "settings", rows: "3", placeholder: "retention.ms=86400000\ncleanup.policy=compact" }), "One NAME=VALUE per line; empty for the cluster’s defaults."),
     ],
     act: async (form) => {
       const settings = Object.create(null);

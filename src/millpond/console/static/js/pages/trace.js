@@ -1,4 +1,4 @@
-// Where a record's time goes on its way from a producer to a reader, measured here, hop by hop.
+// Where a record spends its time between producer and reader, measured hop by hop.
 
 import { change, get, name } from "../api.js";
 import { card, choice, empty, fault, field, fill, h, head, table, tile } from "../dom.js";
@@ -7,18 +7,18 @@ import { follow } from "../jobs.js";
 import { keep, state } from "../router.js";
 
 const MEANING = {
-  linger: "in the producer, waiting for company",
-  send: "out of the producer, and half a round trip of the network",
+  linger: "in the producer, waiting for the batch to fill",
+  send: "out of the producer, plus half a network round trip",
   append: "the leader writes it to its log",
-  sync: "forced to the disk, as acks=all asks with one replica",
-  replicate: "the followers in sync have it, too",
+  sync: "synced to disk, as acks=all requires with one replica",
+  replicate: "the in-sync followers have it too",
   acknowledge: "the other half of the round trip",
-  fetch: "until the reader has it",
-  process: "until the reader is done with it",
+  fetch: "until the reader receives it",
+  process: "until the reader has processed it",
 };
 
 export async function draw(main, words, params, signal) {
-  const topic = h("input", { name: "topic", autocomplete: "off", placeholder: "one of its own", value: params.get("topic") ?? "", list: "topics" });
+  const topic = h("input", { name: "topic", autocomplete: "off", placeholder: "a temporary topic", value: params.get("topic") ?? "", list: "topics" });
   const names = h("datalist", { id: "topics" });
   const partition = number("partition", params.get("partition") ?? "0", 0, 99999);
   const records = number("count", params.get("count") ?? "50", 1, 1000);
@@ -31,9 +31,9 @@ export async function draw(main, words, params, signal) {
   const form = h("form", { class: "card pad stack", onsubmit: (event) => { event.preventDefault(); run(); } },
     h("div", { class: "three" }, field("Topic", topic), field("Partition", partition), field("Records", records), field("Bytes each", size), field("Linger, ms", linger), field("acks", acks)),
     h("div", { class: "tools" }, go, h("label", { class: "check" }, commit, "The reader commits each record"),
-      h("span", { class: "hint" }, state.readOnly ? "This console is read-only: a trace writes records." : "Records are written one at a time, each after the last was read back. They carry the header millpond-trace.")), names);
+      h("span", { class: "hint" }, state.readOnly ? "This console is read-only: a trace writes records." : "Records are written one at a time, each after the previous one was read back. They carry the header millpond-trace.")), names);
   fill(main, head("Trace", { chips: [h("span", { class: "hint" }, "The latency budget of a record, from send to read")] }), form, result);
-  fill(result, card(null, empty("Nothing is measured yet.", h("span", {}, "Press Measure: fifty records take about two seconds. The same in a terminal: ", h("code", {}, "millpond trace")))));
+  fill(result, card(null, empty("No measurement yet.", h("span", {}, "Press Measure: fifty records take about two seconds. In a terminal: ", h("code", {}, "millpond trace")))));
 
   const run = async () => {
     const order = { topic: topic.value.trim() || null, partition: partition.valueAsNumber || 0, count: records.valueAsNumber || 50, size: size.valueAsNumber || 0, linger_ms: linger.valueAsNumber || 0, acks: acks.value, commit: commit.checked };
@@ -66,7 +66,7 @@ function ms(value) {
 function shown(trace) {
   const { hops, totals } = trace.budget;
   const end = Math.max(1e-6, ...hops.map((hop) => hop.begins_ms + hop.p50_ms));
-  const where = trace.order.topic ? h("a", { href: `/topics/${name(trace.topic)}` }, `${trace.topic}-${trace.order.partition}`) : "a topic of its own";
+  const where = trace.order.topic ? h("a", { href: `/topics/${name(trace.topic)}` }, `${trace.topic}-${trace.order.partition}`) : "a temporary topic";
   return [
     h("div", { class: "tiles" }, totals.map((total) => tile(total.name === "end to end" ? "From send to read" : "Acknowledged", `${ms(total.p50_ms)} ms`, `median; p99 ${ms(total.p99_ms)} ms, worst ${ms(total.worst_ms)} ms`)),
       tile("Network", `${ms(trace.network_ms)} ms`, "a round trip, measured by handshakes"),
@@ -78,8 +78,8 @@ function shown(trace) {
         h("span", { class: "num" }, `${ms(hop.p50_ms)} ms`)])),
       table([["Hop"], ["What happens", "optional soft"], ["Median, ms", "num"], ["p99, ms", "num"], ["Slowest record, ms", "num"]],
         hops.map((hop, at) => h("tr", {}, h("td", { class: "name" }, hop.name), h("td", { class: "optional soft" }, MEANING[hop.name] ?? ""), h("td", { class: "num" }, ms(hop.p50_ms)),
-          // What cannot be seen apart is told at the first of the two.
-          h("td", { class: "num" }, hop.p99_ms === null ? (at ? "with the one above" : "") : ms(hop.p99_ms)), h("td", { class: "num" }, hop.worst_ms === null ? "" : ms(hop.worst_ms)))))),
-    card("To read it right", h("ul", { class: "pad plain" }, trace.notes.map((each) => h("li", {}, each)))),
+          // Hops that cannot be separated are shown at the first of the two.
+          h("td", { class: "num" }, hop.p99_ms === null ? (at ? "included in the row above" : "") : ms(hop.p99_ms)), h("td", { class: "num" }, hop.worst_ms === null ? "" : ms(hop.worst_ms)))))),
+    card("Notes", h("ul", { class: "pad plain" }, trace.notes.map((each) => h("li", {}, each)))),
   ];
 }

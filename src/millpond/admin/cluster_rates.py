@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from millpond.admin.dead_letters.letters import INTERNAL
-from millpond.admin.health import Health, look_at_health
+from millpond.admin.health import Health, read_health
 from millpond.admin.offsets import bounds_of
 from millpond.admin.topics import led_partitions
 from millpond.remote.cluster import Cluster
 
-LOOKS_MAX: Final = 100
+SAMPLES_MAX: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class TopicSums:
+class TopicTotals:
     """The sums over all partitions of a topic."""
 
     partitions: int
@@ -29,12 +29,12 @@ class TopicSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ClusterSample:
     """The cluster at one moment."""
 
     at_seconds: float
     health: Health
-    topics: Mapping[str, TopicSums]
+    topics: Mapping[str, TopicTotals]
     """Without internal topics."""
 
     @property
@@ -46,15 +46,15 @@ class Look:
         return sum(each.lag for each in self.health.groups)
 
 
-def look_at(cluster: Cluster) -> Look:
-    health = look_at_health(cluster)
+def sample_cluster(cluster: Cluster) -> ClusterSample:
+    health = read_health(cluster)
     topics = {name: each for name, each in cluster.topics().items() if not name.startswith(INTERNAL)}
     offsets, ends = dict.fromkeys(topics, 0), dict.fromkeys(topics, 0)
     for partition, bound in bounds_of(cluster, led_partitions(topics.values())).items():
         offsets[partition.topic] += max(bound.end - bound.start, 0)
         ends[partition.topic] += bound.end
-    sums = {name: TopicSums(len(each.partitions), offsets[name], ends[name]) for name, each in topics.items()}
-    return Look(time.monotonic(), health, sums)
+    totals = {name: TopicTotals(len(each.partitions), offsets[name], ends[name]) for name, each in topics.items()}
+    return ClusterSample(time.monotonic(), health, totals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,26 +73,26 @@ class Rates:
         return sum(self.written.values())
 
 
-class Pulse:
+class RateWindow:
     """Keeps the last samples. Rates cover the last `window_seconds`."""
 
     def __init__(self, window_seconds: float = 0.0) -> None:
-        self.last: Look | None = None
+        self.last: ClusterSample | None = None
         self.rates: Rates | None = None
         """None until there are two samples."""
         self._window_seconds = window_seconds
-        self._looks: deque[Look] = deque(maxlen=LOOKS_MAX)
+        self._samples: deque[ClusterSample] = deque(maxlen=SAMPLES_MAX)
 
-    def add(self, look: Look) -> None:
-        while len(self._looks) > 1 and look.at_seconds - self._looks[1].at_seconds >= self._window_seconds:
-            self._looks.popleft()
-        if self._looks:
-            self.rates = _rates(self._looks[0], look)
-        self._looks.append(look)
-        self.last = look
+    def add(self, sample: ClusterSample) -> None:
+        while len(self._samples) > 1 and sample.at_seconds - self._samples[1].at_seconds >= self._window_seconds:
+            self._samples.popleft()
+        if self._samples:
+            self.rates = _rates(self._samples[0], sample)
+        self._samples.append(sample)
+        self.last = sample
 
 
-def _rates(before: Look, now: Look) -> Rates:
+def _rates(before: ClusterSample, now: ClusterSample) -> Rates:
     seconds = max(now.at_seconds - before.at_seconds, 0.001)
     positions, positions_before = _positions(now), _positions(before)
     lags_before = {each.group.id: each.lag for each in before.health.groups}
@@ -117,5 +117,5 @@ def _rates(before: Look, now: Look) -> Rates:
     )
 
 
-def _positions(look: Look) -> dict[str, int]:
-    return {each.group.id: sum(part.committed or 0 for part in each.partitions) for each in look.health.groups}
+def _positions(sample: ClusterSample) -> dict[str, int]:
+    return {each.group.id: sum(part.committed or 0 for part in each.partitions) for each in sample.health.groups}

@@ -19,7 +19,7 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.errors import ClientError
 
 THREADS: Final = 8
-QUESTIONS_MAX: Final = 64
+CALLS_MAX: Final = 64
 """Limit of requests under way and waiting; more are refused."""
 LONG_THREADS: Final = 3
 LONG_MAX: Final = 12
@@ -30,14 +30,14 @@ READ_SECONDS: Final = 5.0
 CHANGE_SECONDS: Final = 15.0
 
 T = TypeVar("T")
-Question = Callable[[Cluster], T]
+ClusterCall = Callable[[Cluster], T]
 
 
 class Busy(Exception):
     """Too many requests at once."""
 
     def __str__(self) -> str:
-        return "The console has too much to do: try again in a moment."
+        return "The console is busy: try again in a moment."
 
 
 FAULTS: Final = (ClientError, RemoteError, Busy)
@@ -47,9 +47,9 @@ FAULTS: Final = (ClientError, RemoteError, Busy)
 class _Pool:
     """A thread pool with a limit of running and waiting requests."""
 
-    def __init__(self, threads: int, questions_max: int, name: str) -> None:
+    def __init__(self, threads: int, calls_max: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._places = threading.BoundedSemaphore(questions_max)
+        self._places = threading.BoundedSemaphore(calls_max)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Raises Busy if too many wait."""
@@ -81,16 +81,16 @@ class Lease:
         self._cluster = cluster
         self._lock = threading.Lock()
 
-    def answer(self, question: Question[T]) -> T:
+    def answer(self, call: ClusterCall[T]) -> T:
         with self._lock:
-            return question(self._cluster)
+            return call(self._cluster)
 
     def close(self) -> None:
         with self._lock:
             self._cluster.close()
 
 
-class Desk:
+class ClusterPool:
     def __init__(self, settings: Mapping[str, str]) -> None:
         """`settings` are those of a Kafka client."""
         patience_ms = str(round(CHANGE_SECONDS * 1000))
@@ -99,19 +99,19 @@ class Desk:
         # A wrong setting fails at once, not on the first request.
         self._free: list[Cluster] = [Cluster(self._settings)]
         self._lock = threading.Lock()
-        self._quick = _Pool(THREADS, QUESTIONS_MAX, "desk")
-        self._long = _Pool(LONG_THREADS, LONG_MAX, "long look")
+        self._quick = _Pool(THREADS, CALLS_MAX, "cluster call")
+        self._long = _Pool(LONG_THREADS, LONG_MAX, "long cluster call")
         self._recent: dict[Hashable, _Recent] = {}
 
-    async def ask(self, question: Question[T], seconds: float = READ_SECONDS, *, is_long: bool = False) -> T:
+    async def ask(self, call: ClusterCall[T], seconds: float = READ_SECONDS, *, is_long: bool = False) -> T:
         """Runs on a cluster client that retries transient errors for this long."""
         pool = self._long if is_long else self._quick
-        return await asyncio.wrap_future(pool.submit(lambda: self._answer(question, seconds)))
+        return await asyncio.wrap_future(pool.submit(lambda: self._answer(call, seconds)))
 
-    async def change(self, question: Question[T]) -> T:
+    async def change(self, call: ClusterCall[T]) -> T:
         """Runs a change of the cluster, and drops cached results."""
         try:
-            return await self.ask(question, CHANGE_SECONDS)
+            return await self.ask(call, CHANGE_SECONDS)
         finally:
             self.forget()
 
@@ -119,14 +119,14 @@ class Desk:
         """Drops cached results after a change."""
         self._recent.clear()
 
-    async def recent(self, key: Hashable, seconds: float, question: Question[T], *, is_long: bool = False) -> T:
+    async def recent(self, key: Hashable, seconds: float, call: ClusterCall[T], *, is_long: bool = False) -> T:
         """The result, which may be this many seconds old; concurrent callers share one request."""
         loop = asyncio.get_running_loop()
         kept = self._recent.get(key)
         if kept is None or (kept.done_at is not None and loop.time() - kept.done_at >= seconds):
             while len(self._recent) >= RECENT_MAX:
                 self._recent.pop(next(iter(self._recent)))
-            kept = self._recent[key] = _Recent(loop.create_task(self.ask(question, is_long=is_long)))
+            kept = self._recent[key] = _Recent(loop.create_task(self.ask(call, is_long=is_long)))
             kept.task.add_done_callback(lambda task: self._note(kept, task, loop.time()))
         # A client that disconnects must not cancel the request of the others.
         return cast(T, await asyncio.shield(kept.task))
@@ -139,8 +139,8 @@ class Desk:
         """A cluster client for callers that keep state between requests; must be given back."""
         return Lease(self.client())
 
-    async def on(self, lease: Lease, question: Question[T]) -> T:
-        return await self.ask(lambda _: lease.answer(question))
+    async def on(self, lease: Lease, call: ClusterCall[T]) -> T:
+        return await self.ask(lambda _: lease.answer(call))
 
     def give_back(self, lease: Lease) -> None:
         # On a thread: an abandoned request may still be under way.
@@ -155,12 +155,12 @@ class Desk:
         failed = task.cancelled() or task.exception() is not None
         kept.done_at = float("-inf") if failed else now
 
-    def _answer(self, question: Question[T], seconds: float) -> T:
+    def _answer(self, call: ClusterCall[T], seconds: float) -> T:
         with self._lock:
             cluster = self._free.pop() if self._free else Cluster(self._settings)
         cluster.patience_seconds = seconds
         try:
-            return question(cluster)
+            return call(cluster)
         except Exception:
             # The rest of a failed or aborted exchange must not be taken for the next response.
             cluster.close()
