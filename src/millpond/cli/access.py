@@ -156,7 +156,7 @@ class Access:
         return addresses
 
 
-def known_partitions(client: Producer | Consumer, topic: str, otherwise: str = "") -> list[int]:
+def find_partitions(client: Producer | Consumer, topic: str, otherwise: str = "") -> list[int]:
     """The topic's partitions, as the client library sees them, so that it knows the leaders from then on.
 
     Asking for all topics never creates one; asking for a single one may. `otherwise` is a further hint for a missing
@@ -227,10 +227,15 @@ def _access_by_file(path: str, bootstrap: str | None, extras: Mapping[str, str])
         settings = read_client_file(path, "--client-config")
     except ConfigError as fault:
         raise click.UsageError(sentence(str(fault))) from None
-    told = settings.pop("bootstrap.servers", None)
+    bootstrap_in_file = settings.pop("bootstrap.servers", None)
     if any(map(is_secret, settings)) and os.stat(path).st_mode & 0o077:
         click.echo(f"Others may read the secrets in {path}: chmod 600 {path}", err=True)
-    return Access(bootstrap or told or DEFAULT_BOOTSTRAP, {**settings, **extras}, "--client-config", client_file=path)
+    return Access(
+        bootstrap or bootstrap_in_file or DEFAULT_BOOTSTRAP,
+        {**settings, **extras},
+        "--client-config",
+        client_file=path,
+    )
 
 
 def warn_of_words(settings: Mapping[str, str]) -> None:

@@ -105,7 +105,7 @@ def _who_and_what(
 
     def decorate(function: F) -> F:
         @click.option(
-            "--user", "users", metavar="NAME", multiple=True, help="The user; `*` for everybody. Repeatable."
+            "--user", "users", metavar="NAME", multiple=True, help="The user; `*` for everyone. Repeatable."
         )
         @click.option("--principal", "principals", metavar="USER:NAME", multiple=True, hidden=True)
         @click.option("--cluster", "is_cluster", is_flag=True, help="On the cluster itself.")
@@ -183,15 +183,15 @@ def add_command(selection: Selection, producer: bool, consumer: bool, as_json: b
         raise click.UsageError("Consumers read in a group: name it with --group, or --group '*'.")
     acls: list[Acl] = []
     for principal in who:
-        wanted = {kind: [(name, pattern) for each, name, pattern in named if each is kind] for kind in AclResource}
+        by_kind = {kind: [(name, pattern) for each, name, pattern in named if each is kind] for kind in AclResource}
         if producer:
             acls += producer_acls(
                 principal,
-                wanted[AclResource.TOPIC],
+                by_kind[AclResource.TOPIC],
                 transactional_id=selection.transactions[0] if selection.transactions else None,
             )
         if consumer:
-            acls += consumer_acls(principal, wanted[AclResource.TOPIC], wanted[AclResource.GROUP])
+            acls += consumer_acls(principal, by_kind[AclResource.TOPIC], by_kind[AclResource.GROUP])
         acls += _acls(principal, named, selection.operations, permission, WILDCARD)
     acls = [replace(each, host=selection.host or WILDCARD) for each in dict.fromkeys(acls)]
     with access.open() as cluster:
@@ -261,11 +261,11 @@ def change_command(selection: Selection, yes: bool, as_json: bool, access: Acces
     permission = Permission.DENY if selection.deny else Permission.ALLOW
     at = selection.host or WILDCARD
     who = selection.who()
-    wanted = {acl for each in who for acl in _acls(each, named, selection.operations, permission, at)}
+    target = {acl for each in who for acl in _acls(each, named, selection.operations, permission, at)}
     filters = _filters(who, named, (), permission, at, None)
     with access.open() as cluster:
-        there = {acl for each in filters for acl in list_acls(cluster, each)}
-        added, removed = sorted(wanted - there), sorted(there - wanted)
+        current = {acl for each in filters for acl in list_acls(cluster, each)}
+        added, removed = sorted(target - current), sorted(current - target)
         if removed:
             confirm(f"Remove {counted(len(removed), 'ACL')}?", yes=yes, to_do="remove them without asking")
         if added:
@@ -300,14 +300,14 @@ def remove_command(selection: Selection, yes: bool, as_json: bool, access: Acces
     permission = Permission.DENY if selection.deny else Permission.ANY
     filters = _filters(who, named, selection.operations, permission, selection.host, None)
     with access.open() as cluster:
-        found = sorted({acl for each in filters for acl in list_acls(cluster, each)})
-        if found:
-            confirm(f"Remove {counted(len(found), 'ACL')}?", yes=yes, to_do="remove them without asking")
-            found = remove_acls(cluster, [each.as_filter() for each in found])
+        acls = sorted({acl for each in filters for acl in list_acls(cluster, each)})
+        if acls:
+            confirm(f"Remove {counted(len(acls), 'ACL')}?", yes=yes, to_do="remove them without asking")
+            acls = remove_acls(cluster, [each.as_filter() for each in acls])
     if as_json:
-        print_json([_as_json(each) for each in found])
+        print_json([_as_json(each) for each in acls])
     else:
-        click.echo(f"Removed {counted(len(found), 'ACL')}.")
+        click.echo(f"Removed {counted(len(acls), 'ACL')}.")
 
 
 def _operations(names: Sequence[str]) -> list[Operation]:

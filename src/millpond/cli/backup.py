@@ -57,7 +57,7 @@ def command(target: Path, data: str, skip_check: bool, as_json: bool) -> None:
                 "copied_files": result.copied_files,
                 "copied_bytes": result.copied_bytes,
                 "one_moment": result.is_one_moment,
-                "deleted_meanwhile": list(result.gone),
+                "deleted_meanwhile": list(result.deleted),
                 "damaged": {each.path: each.damage for each in manifest.damaged},
             }
         )
@@ -66,7 +66,7 @@ def command(target: Path, data: str, skip_check: bool, as_json: bool) -> None:
             f"Node {manifest.node_id} of cluster {manifest.cluster_id}: {counted(manifest.partitions, 'partition')}, "
             f"{show_bytes(manifest.size)}; {show_bytes(result.copied_bytes)} of it copied now."
         )
-        for folder in result.gone:
+        for folder in result.deleted:
             click.echo(f"{folder} was deleted during the backup: a restored node has it without records.", err=True)
         if not result.is_one_moment:
             click.echo(

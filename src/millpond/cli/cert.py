@@ -148,10 +148,10 @@ def list_command(folder: str, as_json: bool) -> None:
     """
     from millpond.node.authority import list_facts
 
-    found = list_facts(Path(folder))
+    certificates = list_facts(Path(folder))
     now = datetime.now(UTC)
     print_list(
-        [_as_json(each) for each in found],
+        [_as_json(each) for each in certificates],
         ("Name", "Kind", "Subject", "Hosts", "Until", "Days left"),
         [
             (
@@ -162,13 +162,13 @@ def list_command(folder: str, as_json: bool) -> None:
                 each.not_after.strftime("%Y-%m-%d"),
                 each.days_left(now),
             )
-            for each in found
+            for each in certificates
         ],
         as_json=as_json,
         otherwise=f"There are no certificates in {folder}: create an authority with `millpond cert authority`.",
         words=5,
     )
-    for each in found:
+    for each in certificates:
         if not as_json and each.days_left(now) < SOON_DAYS:
             click.echo(f"{each.name} expires in {counted(max(each.days_left(now), 0), 'day')}.", err=True)
 
@@ -235,10 +235,10 @@ def _find(folder: str, name: str) -> Facts:
     from millpond.admin.errors import unknown
     from millpond.node.authority import list_facts
 
-    found = {each.name: each for each in list_facts(Path(folder))}
-    if name not in found:
-        raise Failed(str(unknown("certificate", name, found, f"not found in {folder}")))
-    return found[name]
+    certificates = {each.name: each for each in list_facts(Path(folder))}
+    if name not in certificates:
+        raise Failed(str(unknown("certificate", name, certificates, f"not found in {folder}")))
+    return certificates[name]
 
 
 def _checked(hosts: tuple[str, ...]) -> tuple[str, ...]:

@@ -137,10 +137,10 @@ class ConsoleProcess:
         return {**os.environ, CLIENT_SETTINGS: json.dumps(settings)}
 
 
-def console_address(given: str | None, *, is_off: bool, is_child: bool) -> str | None:
+def console_address(text: str | None, *, is_off: bool, is_child: bool) -> str | None:
     """The address of the console, or None. A node that another command runs has none by default."""
-    if is_off or is_child or (given or "").lower() in OFF:
+    if is_off or is_child or (text or "").lower() in OFF:
         return None
-    if given is None:
+    if text is None:
         return DEFAULT
-    return f"127.0.0.1:{given}" if given.isdigit() else given
+    return f"127.0.0.1:{text}" if text.isdigit() else text

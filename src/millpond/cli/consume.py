@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 
 import click
 
-from millpond.cli.access import Access, cluster_options, known_partitions
+from millpond.cli.access import Access, cluster_options, find_partitions
 from millpond.cli.completion.names import TopicName
 from millpond.cli.errors import Failed, failed
 from millpond.cli.json_lines import HEX_MARK, Headers, NotParsed, dump, parsed_json
 from millpond.cli.options import option
-from millpond.cli.stop import Stop, noted
+from millpond.cli.stop import Stop, stop_on
 from millpond.cli.text import counted, safe
 from millpond.cli.times import now_ms, read_time, show_time
 from millpond.wire.kernel.messages import read_headers
@@ -39,7 +39,7 @@ Formatter = Callable[["Message"], bytes]
 
 @click.command("consume")
 @click.argument("topic", type=TopicName())
-@click.option("-p", "--partition", "wanted", metavar="N", type=click.IntRange(0), multiple=True, help=ONLY_THIS)
+@click.option("-p", "--partition", "indexes", metavar="N", type=click.IntRange(0), multiple=True, help=ONLY_THIS)
 @option("--from", "point", meta="POINT", default="beginning", help="Where to begin.")
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1), help="Stop after this many records.")
 @click.option("--follow/--until-end", default=True, help="Wait for new records (the default), or stop at the end.")
@@ -53,7 +53,7 @@ Formatter = Callable[["Message"], bytes]
 @cluster_options
 def command(
     topic: str,
-    wanted: tuple[int, ...],
+    indexes: tuple[int, ...],
     point: str,
     count: int | None,
     follow: bool,
@@ -92,8 +92,8 @@ def command(
 
     begin = read_point(point, now_ms())
     consumer = _consumer(access, follow)
-    there = known_partitions(consumer, topic)
-    partitions = [TopicPartition(topic, index) for index in sorted(set(wanted)) or there]
+    there = find_partitions(consumer, topic)
+    partitions = [TopicPartition(topic, index) for index in sorted(set(indexes)) or there]
     # Two requests get all offsets; a consumer would ask for one partition at a time.
     with access.open() as cluster:
         for each in partitions:
@@ -108,7 +108,7 @@ def command(
             starts = {each: start for each, start in starts.items() if start < bounds[each].end}
         consumer.assign([Assignment(*each, start) for each, start in starts.items()])
         ends = None if follow else {each.partition: bounds[each].end for each in starts}
-        with noted(signal.SIGINT, signal.SIGTERM) as stop:
+        with stop_on(signal.SIGINT, signal.SIGTERM) as stop:
             Reader(consumer, show, count, ends).run(stop)
     finally:
         consumer.close()
@@ -170,7 +170,7 @@ class Reader:
 
     def run(self, stop: Stop) -> None:
         """Checks for a stop between two batches: a short delay is better than a half-written line."""
-        while not (stop.is_asked or self._left == 0 or self._ends == {}):
+        while not (stop.is_requested or self._left == 0 or self._ends == {}):
             first = self._consumer.poll(POLL_SECONDS)
             if first is None:
                 continue

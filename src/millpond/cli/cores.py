@@ -12,8 +12,7 @@ import os
 import queue
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,16 +22,16 @@ from millpond import __version__
 from millpond.base.secret_names import is_secret
 from millpond.broker.data_folder.identity import IDENTITY_FILE
 from millpond.cli.addresses import HERE, metrics_address, shown_address
-from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
+from millpond.cli.cluster.children import NODE, CannotRun, Child, Event, Supervisor, without_time
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.spare import Spare
 from millpond.cli.console_process import ConsoleProcess
 from millpond.cli.errors import Failed
 from millpond.cli.first_steps import first_steps
-from millpond.cli.folders import identity_of, in_use, missing_folders, remove_folders, unusable
+from millpond.cli.folders import identity_of, locked, missing_folders, remove_folders
 from millpond.cli.secure import first_secure_steps
-from millpond.cli.stop import Stop, noted
+from millpond.cli.stop import Stop, stop_on
 from millpond.cli.terminal import Row, panel
 from millpond.config.node import (
     ADVERTISED_LISTENER,
@@ -45,10 +44,9 @@ from millpond.config.node import (
     NODE_ID,
     host_and_port,
 )
-from millpond.log.names import CORES_FOLDER, LOCK_FILE
-from millpond.node.disk import RealDisk
+from millpond.log.names import CORES_FOLDER
 from millpond.node.journal import LineJournal, as_json, as_text
-from millpond.node.private_files import make_private_folder, write_private
+from millpond.node.private_files import write_private
 from millpond.node.service import tell_manager
 from millpond.node.signals import stop_signals
 
@@ -59,15 +57,15 @@ WAIT_SECONDS: Final = 20.0
 """After this time, cores that are not ready yet are reported."""
 
 
-def count_cores(folder: str, asked: int | None) -> int:
+def count_cores(folder: str, cores: int | None) -> int:
     """The number of cores: as many as have data in this folder, unless more are requested."""
     held = _cores_of(folder)
-    if asked is not None and asked < held:
+    if cores is not None and cores < held:
         raise Failed(
             f"The data folder {folder} has partitions on {held} cores: start it with --cores {held}, "
             "or without --cores, which runs as many as it has."
         )
-    return asked or held
+    return cores or held
 
 
 def _cores_of(folder: str) -> int:
@@ -81,20 +79,20 @@ def run_cores(
 ) -> None:
     """Runs all cores until the command is stopped. `texts` are the settings of the first."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
-    known = identity_of(folder)
-    if known is not None and known.contacts:
+    identity = identity_of(folder)
+    if identity is not None and identity.contacts:
         raise Failed(
-            f"The data folder {folder} belongs to node {known.node_id} of a cluster, and --cores is for a single "
+            f"The data folder {folder} belongs to node {identity.node_id} of a cluster, and --cores is for a single "
             "machine: start it without --cores."
         )
     made = missing_folders(folder)
-    with _locked(folder):
+    with locked(folder, CORES_FOLDER):
         try:
             core_texts = _texts_of_cores(texts, folder, count)
         except click.ClickException:
             remove_folders(made)
             raise
-        with noted(*stop_signals()) as stop:
+        with stop_on(*stop_signals()) as stop:
             in_time = _Run(core_texts, folder, console, security).until(stop)
     if not in_time:
         raise Failed("Some cores did not stop in time and were killed: the next start checks their logs.")
@@ -105,27 +103,6 @@ def run_cores(
 def _folder(folder: str, core: int, *more: str) -> str:
     """Where a core keeps its data."""
     return os.path.join(folder, *more) if core == 1 else os.path.join(folder, CORES_FOLDER, str(core), *more)
-
-
-@contextmanager
-def _locked(folder: str) -> Iterator[None]:
-    """Locks the folder: only one such command runs, and no single node beside it."""
-    cores = Path(folder) / CORES_FOLDER
-    disk = RealDisk()
-    try:
-        make_private_folder(Path(folder))
-        # Before anything is created: the lock of the folder's own node must be free.
-        disk.lock(str(Path(folder) / LOCK_FILE)).release()
-        make_private_folder(cores)
-        lock = disk.lock(str(cores / LOCK_FILE))
-    except BlockingIOError:
-        raise in_use(folder) from None
-    except OSError as error:
-        raise unusable(folder, error) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[int, dict[str, str]]:
@@ -149,8 +126,8 @@ def _texts_of_cores(texts: Mapping[str, str], folder: str, count: int) -> dict[i
         if metrics:
             own[METRICS_LISTENER.name] = metrics_address(metrics, at)
         if advertised:
-            told, told_port = host_and_port(advertised)
-            own[ADVERTISED_LISTENER.name] = shown_address(told, told_port + at)
+            advertised_host, advertised_port = host_and_port(advertised)
+            own[ADVERTISED_LISTENER.name] = shown_address(advertised_host, advertised_port + at)
         cores[at + 1] = {**texts, **own}
     return cores
 
@@ -184,7 +161,7 @@ class _Run:
             )
             for core, own in texts.items()
         }
-        self._crew = Crew("core", children, events, self._say)
+        self._supervisor = Supervisor("core", children, events, self._say)
 
     def until(self, stop: Stop) -> bool:
         """Stops all; whether none had to be killed."""
@@ -197,29 +174,29 @@ class _Run:
             tell_manager("STOPPING=1")
             self._console.close()
             self._spare.close()
-            first, *others = self._crew.children.values()
+            first, *others = self._supervisor.children.values()
             # No core can take over the partitions of another. The first has the metadata of all and stops last.
-            in_time = self._crew.end([others, [first]])
+            in_time = self._supervisor.end([others, [first]])
             self._journal.flush()
         return in_time
 
     def _serve(self, stop: Stop) -> None:
         began = time.monotonic()
         is_announced = False
-        self._crew.start()
-        while not stop.is_asked:
-            self._crew.turn()
-            if self._crew.is_ready:
+        self._supervisor.start()
+        while not stop.is_requested:
+            self._supervisor.turn()
+            if self._supervisor.is_ready:
                 self._spare.prepare()
             if is_announced:
                 continue
-            if self._crew.is_ready:
+            if self._supervisor.is_ready:
                 is_announced = True
                 self._announce()
                 tell_manager("READY=1")
             elif time.monotonic() - began > WAIT_SECONDS:
                 began = time.monotonic()
-                waited = [str(each.node_id) for each in self._crew.children.values() if each.state != "ready"]
+                waited = [str(each.node_id) for each in self._supervisor.children.values() if each.state != "ready"]
                 self._journal("not all cores are ready yet", waiting_for=", ".join(waited))
 
     def _say(self, child: Child | None, text: str) -> None:

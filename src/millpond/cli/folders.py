@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,32 @@ if TYPE_CHECKING:
 
 CLUSTER_FOLDER: Final = "millpond-cluster"
 """The default folder of a cluster on one machine."""
+
+
+@contextlib.contextmanager
+def locked(folder: str, inner: str = "") -> Iterator[None]:
+    """Creates and locks the folder, so that no node starts in it. With `inner`, a folder in it is locked instead."""
+    from millpond.log.names import LOCK_FILE
+    from millpond.node.disk import RealDisk
+    from millpond.node.private_files import make_private_folder
+
+    path, disk = Path(folder), RealDisk()
+    try:
+        make_private_folder(path)
+        lock = disk.lock(str(path / LOCK_FILE))
+        if inner:
+            # Before anything else is created: the lock of the folder's own node must be free.
+            lock.release()
+            make_private_folder(path / inner)
+            lock = disk.lock(str(path / inner / LOCK_FILE))
+    except BlockingIOError:
+        raise in_use(folder) from None
+    except OSError as error:
+        raise unusable(folder, error) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def node_folder(folder: str, node_id: int) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final
 
 import click
@@ -16,7 +14,7 @@ from millpond.cli.addresses import shown_address
 from millpond.cli.cluster.nodes_file import resolved
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.errors import Failed
-from millpond.cli.folders import identity_of, in_use, unusable
+from millpond.cli.folders import identity_of, locked, unusable
 from millpond.config.node import (
     ADVERTISED_LISTENER,
     BROKER_RACK,
@@ -37,31 +35,34 @@ TRIES_MAX: Final = 100
 def texts_to_join(join: str, node_id: int | None, texts: Mapping[str, str]) -> dict[str, str]:
     """The settings of a joining node, in addition to the given ones."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
-    known = identity_of(folder)
-    if known is not None and node_id not in (None, known.node_id):
+    identity = identity_of(folder)
+    if identity is not None and node_id not in (None, identity.node_id):
         raise Failed(
-            f"The data folder {folder} belongs to node {known.node_id}: leave out --node, or give an empty folder "
+            f"The data folder {folder} belongs to node {identity.node_id}: leave out --node, or give an empty folder "
             "with --data DIR."
         )
-    if known is not None and known.contacts:
+    if identity is not None and identity.contacts:
         # It is a member already: it registers its current address by itself.
-        _check_cluster(join, folder, known.cluster_id, _cluster_id_at(join, folder))
-        return {NODE_ID.name: str(known.node_id)}
+        _check_cluster(join, folder, identity.cluster_id, _cluster_id_at(join, folder))
+        return {NODE_ID.name: str(identity.node_id)}
     cluster_id, contacts, taken = _ask(join, folder)
-    if known is not None:
-        _check_cluster(join, folder, known.cluster_id or "without a name", cluster_id)
-        return {NODE_ID.name: str(known.node_id)}
+    if identity is not None:
+        _check_cluster(join, folder, identity.cluster_id or "without a name", cluster_id)
+        return {NODE_ID.name: str(identity.node_id)}
     if node_id in contacts:
         raise Failed(f"Node {node_id} is running at {contacts[node_id]}: leave out --node to get a free number.")
-    told = {
+    own_texts = {
         CLUSTER_ID.name: cluster_id,
         CLUSTER_CONTACTS.name: ",".join(f"{each}@{resolved(at)}" for each, at in contacts.items()),
         **_own_address(join, texts),
     }
     if node_id is not None:
-        return {NODE_ID.name: str(node_id), **told}
-    told = _with_port(texts, told)
-    return {NODE_ID.name: str(_take_number(join, folder, max(taken, default=0) + 1, {**texts, **told})), **told}
+        return {NODE_ID.name: str(node_id), **own_texts}
+    own_texts = _with_port(texts, own_texts)
+    return {
+        NODE_ID.name: str(_take_number(join, folder, max(taken, default=0) + 1, {**texts, **own_texts})),
+        **own_texts,
+    }
 
 
 def _access(join: str, folder: str) -> Access:
@@ -106,16 +107,16 @@ def _cluster_id_at(join: str, folder: str) -> str | None:
         return None
 
 
-def _with_port(texts: Mapping[str, str], told: dict[str, str]) -> dict[str, str]:
+def _with_port(texts: Mapping[str, str], own_texts: dict[str, str]) -> dict[str, str]:
     """Replaces port 0 by a free port, because the others learn it before the node listens."""
-    host, port = host_and_port(told.get(LISTEN.name) or texts.get(LISTEN.name, LISTEN.default))
+    host, port = host_and_port(own_texts.get(LISTEN.name) or texts.get(LISTEN.name, LISTEN.default))
     if port:
-        return told
+        return own_texts
     (port,) = free_ports(host, 0, 1, "a node")
     chosen = {LISTEN.name: shown_address(host, port)}
-    if ADVERTISED_LISTENER.name in told:
-        chosen[ADVERTISED_LISTENER.name] = shown_address(host_and_port(told[ADVERTISED_LISTENER.name])[0], port)
-    return {**told, **chosen}
+    if ADVERTISED_LISTENER.name in own_texts:
+        chosen[ADVERTISED_LISTENER.name] = shown_address(host_and_port(own_texts[ADVERTISED_LISTENER.name])[0], port)
+    return {**own_texts, **chosen}
 
 
 def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -> int:
@@ -136,7 +137,7 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
     host, port = host_and_port(texts.get(ADVERTISED_LISTENER.name) or texts.get(LISTEN.name) or LISTEN.default)
     newcomer = Newcomer(uuid4(), uuid4(), host, port, texts.get(BROKER_RACK.name))
     disk = RealDisk()
-    with _held(folder):
+    with locked(folder):
         meanwhile = identity_of(folder)
         if meanwhile is not None:
             raise Failed(f"Another command has just made {folder} the folder of node {meanwhile.node_id}: try again.")
@@ -157,33 +158,13 @@ def _take_number(join: str, folder: str, first: int, texts: Mapping[str, str]) -
     return number
 
 
-@contextmanager
-def _held(folder: str) -> Iterator[None]:
-    """Locks the folder meanwhile."""
-    from millpond.log.names import LOCK_FILE
-    from millpond.node.disk import RealDisk
-    from millpond.node.private_files import make_private_folder
-
-    try:
-        make_private_folder(Path(folder))
-        lock = RealDisk().lock(str(Path(folder) / LOCK_FILE))
-    except BlockingIOError:
-        raise in_use(folder) from None
-    except OSError as error:
-        raise unusable(folder, error) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _ask(join: str, folder: str) -> tuple[str, dict[int, str], set[int]]:
     """The cluster's id, its live nodes with their addresses, and all numbers that were ever assigned."""
     from millpond.admin.members import describe_members
 
     with _access(join, folder).open() as cluster:
         members = describe_members(cluster)
-    contacts = {each.node_id: each.facts.address for each in members.nodes if each.is_there and each.facts.address}
+    contacts = {each.node_id: each.facts.address for each in members.nodes if each.is_active and each.facts.address}
     if not members.cluster_id or not contacts:
         # A node without contacts would start a new cluster.
         raise Failed(f"No node of the cluster at {join} is ready: wait until one is (`millpond cluster status`).")

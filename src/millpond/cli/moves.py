@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from millpond.base.units import read_byte_rate, show_byte_rate, show_bytes
-from millpond.cli.stop import noted
+from millpond.cli.stop import stop_on
 from millpond.cli.terminal import confirm, print_json, print_table
 from millpond.cli.text import counted
 from millpond.cli.times import show_span
 
 if TYPE_CHECKING:
-    from millpond.admin.placement import Planned
+    from millpond.admin.placement import PlannedMove
     from millpond.admin.waves import Outcome, Progress
     from millpond.base.ids import TopicPartition
     from millpond.remote.cluster import Cluster
@@ -62,7 +62,7 @@ def move_options(function: F) -> F:
 
 def run_plan(
     cluster: Cluster,
-    moves: Sequence[Planned],
+    moves: Sequence[PlannedMove],
     *,
     yes: bool,
     rate: int | None = None,
@@ -97,14 +97,14 @@ def run_plan(
     if on_yes is not None:
         on_yes()
     elect_first(cluster, to_elect)
-    with noted(signal.SIGINT, signal.SIGTERM) as stop, _progress() as tell:
+    with stop_on(signal.SIGINT, signal.SIGTERM) as stop, _progress() as tell:
         outcome = run_moves(cluster, moves, stop=stop, tell=tell, rate=rate)
     if as_json:
         print_json(_as_json(moves, rate, outcome))
     else:
-        _show_outcome(outcome, was_stopped=stop.is_asked)
+        _show_outcome(outcome, was_stopped=stop.is_requested)
     if not outcome.is_done:
-        raise SystemExit(130 if stop.is_asked else 1)
+        raise SystemExit(130 if stop.is_requested else 1)
 
 
 def _clear_limits(cluster: Cluster) -> None:
@@ -114,7 +114,7 @@ def _clear_limits(cluster: Cluster) -> None:
     clear_throttle(cluster)
 
 
-def show_plan(moves: Sequence[Planned], rate: int | None = None) -> None:
+def show_plan(moves: Sequence[PlannedMove], rate: int | None = None) -> None:
     """What moves where, how much is copied, and how long that takes."""
     from millpond.admin.placement import seconds_at
 
@@ -168,15 +168,15 @@ def _show_outcome(outcome: Outcome, *, was_stopped: bool) -> None:
         )
 
 
-def _named(moves: Sequence[Planned]) -> str:
+def _named(moves: Sequence[PlannedMove]) -> str:
     names = ", ".join(move.partition.folder for move in moves[:NAMED_MAX])
     return names + (" …" if len(moves) > NAMED_MAX else "")
 
 
-def _as_json(moves: Sequence[Planned], rate: int | None, outcome: Outcome | None) -> dict[str, object]:
+def _as_json(moves: Sequence[PlannedMove], rate: int | None, outcome: Outcome | None) -> dict[str, object]:
     from millpond.admin.placement import seconds_at
 
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "moves": [
             {
                 "topic": move.partition.topic,
@@ -193,9 +193,9 @@ def _as_json(moves: Sequence[Planned], rate: int | None, outcome: Outcome | None
     }
     if outcome is not None:
         for name in ("moved", "called_off", "going_on", "overtaken", "waiting"):
-            told[name] = [move.partition.folder for move in getattr(outcome, name)]
-        told["refused"] = {move.partition.folder: reason for move, reason in outcome.refused}
-    return told
+            fields[name] = [move.partition.folder for move in getattr(outcome, name)]
+        fields["refused"] = {move.partition.folder: reason for move, reason in outcome.refused}
+    return fields
 
 
 @contextmanager
@@ -224,13 +224,13 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
 
 
 def _lines() -> Callable[[Progress], None]:
-    told_at = time.monotonic()
+    shown_at = time.monotonic()
 
     def tell(progress: Progress) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at < LINE_SECONDS or progress.moved == progress.moves:
+        nonlocal shown_at
+        if time.monotonic() - shown_at < LINE_SECONDS or progress.moved == progress.moves:
             return
-        told_at = time.monotonic()
+        shown_at = time.monotonic()
         copied, total = show_bytes(progress.copied_bytes), show_bytes(progress.bytes_to_copy)
         click.echo(f"{progress.moved} of {counted(progress.moves, 'partition')} moved, {copied} of {total}", err=True)
 

@@ -79,8 +79,8 @@ def list_command(as_json: bool, access: Access) -> None:
 
 def _state(member: Member, is_drained: bool) -> str:
     words = [
-        "ready" if member.is_there else "away" if member.is_registered else "unknown",
-        "controller" if member.facts.is_controller and member.is_there else "",
+        "ready" if member.is_active else "away" if member.is_registered else "unknown",
+        "controller" if member.facts.is_controller and member.is_active else "",
         "drained" if is_drained else "",
     ]
     return ", ".join(filter(None, words))
@@ -99,7 +99,7 @@ def _as_json(member: Member, is_drained: bool) -> dict[str, object]:
         "address": facts.address,
         "rack": facts.rack,
         "registered": member.is_registered,
-        "there": member.is_there,
+        "there": member.is_active,
         "drained": is_drained,
         "controller": facts.is_controller,
         "voter": member.is_voter,
@@ -125,12 +125,12 @@ def describe_command(node_id: int, as_json: bool, access: Access) -> None:
     """
     from millpond.admin.drain import find_member
     from millpond.admin.members import describe_members
-    from millpond.admin.moves import look
+    from millpond.admin.moves import read_placement
 
     with access.open() as cluster:
         member = find_member(describe_members(cluster), node_id)
-        load = look(cluster)
-    held = {each: held for each, held in load.partitions.items() if node_id in held.replicas}
+        placement = read_placement(cluster)
+    held = {each: held for each, held in placement.partitions.items() if node_id in held.replicas}
     replicas, leads, sizes = Counter[str](), Counter[str](), Counter[str]()
     for partition, each in held.items():
         replicas[partition.topic] += 1
@@ -141,7 +141,7 @@ def describe_command(node_id: int, as_json: bool, access: Access) -> None:
             {"topic": name, "replicas": replicas[name], "leads": leads[name], "bytes": sizes[name]}
             for name in sorted(replicas)
         ]
-        print_json({**_as_json(member, node_id in load.drained), "topics": topics})
+        print_json({**_as_json(member, node_id in placement.drained), "topics": topics})
         return
     facts = member.facts
     click.echo(
@@ -150,7 +150,7 @@ def describe_command(node_id: int, as_json: bool, access: Access) -> None:
             [
                 ("address", facts.address or NOTHING),
                 *([("rack", facts.rack)] if facts.rack else []),
-                ("state", _state(member, node_id in load.drained)),
+                ("state", _state(member, node_id in placement.drained)),
                 ("vote", "yes" if member.is_voter else "no"),
                 ("metadata", _lag(member)),
                 ("leads", f"{facts.leads:,}"),
@@ -230,13 +230,13 @@ def drain_command(
         # A topic that was created while the plan was shown, or moves by another command.
         held = still_held(cluster, node_ids)
         for member in chosen:
-            if left := sorted(each for each, found in held.items() if member.node_id in found.target):
+            if left := sorted(each for each, placement in held.items() if member.node_id in placement.target):
                 raise Failed(
                     f"Node {member.node_id} holds {counted(len(left), 'partition')} that were added meanwhile "
                     f"({named(left)}): run the same command again."
                 )
             if not as_json:
-                first = "stop it, and then" if member.is_there else "now"
+                first = "stop it, and then" if member.is_active else "now"
                 click.echo(
                     f"Node {member.node_id} is drained: {first} remove it from the cluster with "
                     f"`millpond node remove {member.node_id}`."
@@ -267,7 +267,7 @@ def remove_command(node_id: int, yes: bool, access: Access) -> None:
                 f"Node {node_id} holds {counted(member.facts.replicas, 'replica')}: move everything away first, with "
                 f"`millpond node drain {node_id}`."
             )
-        if member.is_there:
+        if member.is_active:
             raise Failed(f"Node {node_id} is running at {member.facts.address}: stop it first.")
         confirm(f"Remove node {node_id} for good?", yes=yes, to_do="remove it without asking")
         if member.is_voter:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import click
 
 from millpond.admin.library import reason
-from millpond.cli.access import Access, cluster_options, known_partitions
+from millpond.cli.access import Access, cluster_options, find_partitions
 from millpond.cli.completion.names import TopicName
 from millpond.cli.errors import Failed, cause
 from millpond.cli.json_lines import Headers, NotARecord, Outgoing, load
@@ -78,17 +78,17 @@ def command(
     """
     if json_lines and key_separator is not None:
         raise click.UsageError("--key-separator is for plain lines: with --json-lines the key is a field.")
-    given: Headers = [(name, value.encode()) for name, value in pairs(headers, "--headers").items()]
+    extra_headers: Headers = [(name, value.encode()) for name, value in pairs(headers, "--headers").items()]
     if create:
         _ensure(access, topic)
     producer = _producer(access, acks, compression)
-    partitions = known_partitions(producer, topic, " To create it, add --create.")
+    partitions = find_partitions(producer, topic, " To create it, add --create.")
     sender = Sender(producer, topic, len(partitions), rate)
     sender.check_partition(partition)
     with _source(file) as source:
         records = _json_records(source) if json_lines else _plain_records(source, _separator(key_separator))
         with _ending_on_signals():
-            return sender.run(_completed(record, given, partition) for record in records)
+            return sender.run(_completed(record, extra_headers, partition) for record in records)
 
 
 @contextmanager

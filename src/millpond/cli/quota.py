@@ -101,7 +101,7 @@ def add_command(
       millpond quota add --client-id reports --fetch 5MB/s --request 50
       millpond quota add --ip 10.0.0.7 --connections 20
     """
-    _set(_who(user, client_id, address), _given(limits), as_json, access, "Added", must_be=False)
+    _set(_who(user, client_id, address), _limits_from(limits), as_json, access, "Added", must_be=False)
 
 
 @command.command("change")
@@ -118,7 +118,7 @@ def change_command(
     Example:
       millpond quota change --user alice --produce 20MB/s
     """
-    _set(_who(user, client_id, address), _given(limits), as_json, access, "Changed", must_be=True)
+    _set(_who(user, client_id, address), _limits_from(limits), as_json, access, "Changed", must_be=True)
 
 
 def _set(
@@ -159,9 +159,9 @@ def list_command(user: str | None, client_id: str | None, address: str | None, a
     """
     from millpond.admin.quotas import list_quotas
 
-    wanted = _who(user, client_id, address, must=False)
+    entity = _who(user, client_id, address, must=False)
     with access.open() as cluster:
-        quotas = list_quotas(cluster, wanted or None)
+        quotas = list_quotas(cluster, entity or None)
     print_list(
         [_as_json(each) for each in quotas],
         ("User", "Client id", "Address", "Limits"),
@@ -200,10 +200,10 @@ def remove_command(
 
     entity = _who(user, client_id, address)
     with access.open() as cluster:
-        found = list_quotas(cluster, entity)
+        quotas = list_quotas(cluster, entity)
         limits = [
             each
-            for quota in found
+            for quota in quotas
             for each in quota.limits
             if not names or _OPTIONS.get(each, each).removeprefix("--") in names
         ]
@@ -218,8 +218,8 @@ def remove_command(
 
 
 def _who(user: str | None, client_id: str | None, address: str | None, *, must: bool = True) -> dict[str, str | None]:
-    given = {USER: user, CLIENT_ID: client_id, ADDRESS: address}
-    entity = {kind: None if name == DEFAULT else name for kind, name in given.items() if name is not None}
+    names_by_kind = {USER: user, CLIENT_ID: client_id, ADDRESS: address}
+    entity = {kind: None if name == DEFAULT else name for kind, name in names_by_kind.items() if name is not None}
     if must and not entity:
         raise click.UsageError("Name --user, --client-id, both, or --ip.")
     if ADDRESS in entity and len(entity) > 1:
@@ -227,7 +227,7 @@ def _who(user: str | None, client_id: str | None, address: str | None, *, must: 
     return entity
 
 
-def _given(limits: Mapping[str, float | None]) -> dict[str, float]:
+def _limits_from(limits: Mapping[str, float | None]) -> dict[str, float]:
     by_option = {option.removeprefix("--"): name for name, option in _OPTIONS.items()}
     return {by_option[option]: value for option, value in limits.items() if value is not None}
 

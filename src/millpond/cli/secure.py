@@ -46,8 +46,8 @@ def make_secure(data: str, hosts: Iterable[str]) -> SecureFolder:
 
 
 def secured(data: str) -> SecureFolder | None:
-    """None for a node that is not secure. Raises Failed if its settings are missing: it must not start open to
-    everybody."""
+    """None for a node that is not secure. Raises Failed if its settings are missing: it must not start
+    open to everyone."""
     if is_half_made(data):
         raise Failed(
             f"{data} belongs to a secure node, but {SECURITY_FOLDER}/{NODE_SETTINGS} is missing: put it back, or "
@@ -59,7 +59,7 @@ def secured(data: str) -> SecureFolder | None:
 def check_asks(settings: Settings) -> None:
     """Raises Failed if other settings make a secure node open.
 
-    It would print an admin's password and be open to everybody.
+    It would print an admin's password and be open to everyone.
     """
     from millpond.broker.security.authorizer import asks_for_rights
 

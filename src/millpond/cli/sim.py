@@ -90,13 +90,13 @@ def run_lesson(lesson: Lesson, as_json: bool) -> None:
     _say(lesson.about)
     click.echo()
     simulation = _play(tape, lesson.question_ms)
-    told = _tell(simulation.story.lines)
+    shown = _tell(simulation.story.lines)
     click.echo()
     _say(f"Question: {lesson.question}")
     click.pause("Think about it, then press a key …")
     click.echo()
     _go_to(simulation, tape.end_ms)
-    _tell(simulation.story.from_line(told))
+    _tell(simulation.story.from_line(shown))
     click.echo()
     _say(f"Answer: {lesson.answer}")
     click.echo()
@@ -119,19 +119,19 @@ def replay(link: str, as_json: bool) -> None:
     from millpond.sim.simulator.recording import BadLink, CampaignSeed, decode, encode
 
     try:
-        meant = decode(link)
-        if isinstance(meant, CampaignSeed):
-            _replay_campaign(meant, as_json)
+        recording = decode(link)
+        if isinstance(recording, CampaignSeed):
+            _replay_campaign(recording, as_json)
             return
     except BadLink as wrong:
         raise Failed(str(wrong)) from None
-    simulation = _play(meant)
+    simulation = _play(recording)
     if as_json:
-        print_json(_outcome(simulation, encode(meant)))
+        print_json(_outcome(simulation, encode(recording)))
         return
     _tell(simulation.story.lines)
     click.echo()
-    _end(simulation, encode(meant))
+    _end(simulation, encode(recording))
 
 
 def _replay_campaign(seed: CampaignSeed, as_json: bool) -> None:
@@ -228,7 +228,7 @@ def _end(simulation: Simulation, link: str) -> None:
         if facts["recognised"]:
             rows.append(("  recognised", f"{facts['recognised']} repeats, without an effect"))
         if facts["outside_twice"]:
-            rows.append(("  outside", f"{facts['outside_twice']} effects outside came twice"))
+            rows.append(("  outside", f"{facts['outside_twice']} external effects happened twice"))
     for topic, facts in verdict["outputs"].items():
         twice = f", {facts['twice']['count']} twice" if facts["twice"]["count"] else ", each once"
         rows.append((f"output {topic}", f"{facts['sources']} records shown{twice}"))
@@ -239,6 +239,6 @@ def _end(simulation: Simulation, link: str) -> None:
     click.echo(f"{'the same again':<{wide}}  millpond sim replay {link}")
 
 
-def _names(found: dict[str, Any]) -> str:
-    more = found["count"] - len(found["names"])
-    return f"{found['count']}: {', '.join(found['names'])}{f' and {more} more' if more else ''}"
+def _names(items: dict[str, Any]) -> str:
+    more = items["count"] - len(items["names"])
+    return f"{items['count']}: {', '.join(items['names'])}{f' and {more} more' if more else ''}"

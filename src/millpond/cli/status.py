@@ -61,19 +61,19 @@ def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, a
             click.echo("It answers.")
         return 0
     from millpond.admin.dead_letters.topics import waiting_letters
-    from millpond.admin.health import look_at_health
+    from millpond.admin.health import read_health
 
     behind_ms, free_bytes = _span_ms(behind), _size(free)
     with access.open() as cluster:
         if alive:
             # Only the given address: the advertised one may not be reachable from here.
-            known = len(cluster.addresses())
+            node_count = len(cluster.addresses())
             if as_json:
-                print_json({"is_alive": True, "nodes": known})
+                print_json({"is_alive": True, "nodes": node_count})
             else:
-                click.echo(f"The cluster answers; {counted(known, 'node')}.")
+                click.echo(f"The cluster answers; {counted(node_count, 'node')}.")
             return 0
-        health = look_at_health(cluster)
+        health = read_health(cluster)
         letters = waiting_letters(cluster)
     problems = [problem(each) for each in concerns.find_concerns(health, behind_ms, free_bytes, letters)]
     if as_json:

@@ -15,23 +15,23 @@ class Stop:
     """Whether a stop was requested. A plain flag: the interrupted code could hold a lock."""
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.is_requested = False
 
-    def ask(self, *_: object) -> None:
-        self.is_asked = True
+    def request(self, *_: object) -> None:
+        self.is_requested = True
 
     def wait(self, seconds: float) -> None:
         """Sleeps this long, or until a stop is requested."""
         until = time.monotonic() + seconds
-        while not self.is_asked and (left := until - time.monotonic()) > 0:
+        while not self.is_requested and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, NAP_SECONDS))
 
 
 @contextmanager
-def noted(*numbers: signal.Signals) -> Iterator[Stop]:
+def stop_on(*numbers: signal.Signals) -> Iterator[Stop]:
     """Within it, these signals only request a stop."""
     stop = Stop()
-    before = {number: signal.signal(number, stop.ask) for number in numbers}
+    before = {number: signal.signal(number, stop.request) for number in numbers}
     try:
         yield stop
     finally:

@@ -23,10 +23,10 @@ Row = tuple[str, str]
 """A name and its value; a row without a name is a gap or a full line."""
 
 
-def print_json(given: object, *, indent: int | None = 2) -> None:
+def print_json(value: object, *, indent: int | None = 2) -> None:
     import json
 
-    click.echo(json.dumps(given, indent=indent))
+    click.echo(json.dumps(value, indent=indent))
 
 
 def print_list(
@@ -52,6 +52,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, words
     if sys.stdout.isatty():
         _draw(columns, rows, words)
         return
+    for line in aligned(columns, rows, words):
+        click.echo(line)
+
+
+def aligned(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int) -> Iterator[str]:
+    """The lines of a plain table."""
     cells = [list(columns), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     for row in cells:
@@ -59,7 +65,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, words
             cell.ljust(width) if at < words else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        click.echo("  ".join(parts).rstrip())
+        yield "  ".join(parts).rstrip()
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[Cell]], words: int) -> None:

@@ -313,14 +313,14 @@ def _announce(
 # Options and settings.
 
 
-def _security(texts: Mapping[str, str], is_asked: bool) -> SecureFolder | None:
+def _security(texts: Mapping[str, str], secure: bool) -> SecureFolder | None:
     """The security files of the node, created if requested; None if it is not secure."""
     folder = texts.get(DATA_FOLDER.name, DATA_FOLDER.default)
-    if not is_asked and not os.path.isdir(os.path.join(folder, SECURITY_FOLDER)):
+    if not secure and not os.path.isdir(os.path.join(folder, SECURITY_FOLDER)):
         return None
     from millpond.cli.secure import make_secure, secured
 
-    if not is_asked:
+    if not secure:
         return secured(folder)
     addresses = [texts.get(setting.name) or setting.default for setting in (LISTEN, ADVERTISED_LISTENER)]
     hosts = [host_and_port(each)[0] for each in addresses if each]
@@ -366,22 +366,22 @@ def _texts_in_cluster(file: str | None, node_id: int | None) -> dict[str, str]:
 
 def _texts_of_member(folder: str) -> dict[str, str]:
     """The node number of a folder that has joined a cluster."""
-    known = identity_of(folder)
-    return {NODE_ID.name: str(known.node_id)} if known is not None and known.contacts else {}
+    identity = identity_of(folder)
+    return {NODE_ID.name: str(identity.node_id)} if identity is not None and identity.contacts else {}
 
 
-def _cores(settings: Settings, asked: int | None) -> int:
+def _cores(settings: Settings, cores: int | None) -> int:
     """The number of processes to run."""
     if settings[CLUSTER_NODES]:
-        if asked is not None:
+        if cores is not None:
             raise click.UsageError("--cores is for a single machine: a node of a cluster is one process.")
         return 1
     folder = settings[DATA_FOLDER]
     if not os.path.isdir(os.path.join(folder, CORES_FOLDER)):
-        return asked or 1
+        return cores or 1
     from millpond.cli.cores import count_cores
 
-    return count_cores(folder, asked)
+    return count_cores(folder, cores)
 
 
 def _with_options(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from millpond.admin.users import ITERATIONS, MECHANISMS
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.errors import Failed
+from millpond.cli.errors import Failed, cause
 from millpond.cli.options import AS_JSON, YES, option
-from millpond.cli.secrets import ask_password
 from millpond.cli.terminal import confirm, print_json, print_list
 from millpond.cli.text import safe
 
@@ -76,8 +76,8 @@ def add_command(
     from millpond.admin.users import list_users
 
     with access.open() as cluster:
-        known = {each.name for each in list_users(cluster)}
-    if name in known:
+        names = {each.name for each in list_users(cluster)}
+    if name in names:
         raise Failed(f"The user {name} exists already: change the password with `millpond user change {name}`.")
     _set(name, mechanisms or tuple(MECHANISMS), iterations, is_random, password_file, as_json, access, "Added")
 
@@ -128,7 +128,7 @@ def _set(
 
     if is_random and file is not None:
         raise click.UsageError("--random generates a password: leave out --password-file.")
-    password = random_password() if is_random else ask_password(f"Password of {name}", file)
+    password = random_password() if is_random else _ask_password(f"Password of {name}", file)
     with access.open() as cluster:
         set_password(cluster, name, password, mechanisms, iterations)
     _keep_up(access, name, password, mechanisms)
@@ -139,6 +139,26 @@ def _set(
     if is_random:
         click.echo(f"Password: {password}")
         click.echo("It is shown only once.", err=True)
+
+
+def _ask_password(what: str, file: str | None) -> str:
+    """The first line of the file, or of a hidden prompt, or of standard input.
+
+    Never from the command line, which every user of the machine can see (`ps`).
+    """
+    if file is not None:
+        try:
+            with open(file, encoding="utf-8") as lines:
+                password = lines.readline().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise Failed(f"--password-file {file} cannot be read: {cause(error)}.") from None
+    elif sys.stdin.isatty():
+        password = str(click.prompt(what, hide_input=True, confirmation_prompt=True, err=True))
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise Failed(f"{what} is empty; nothing was changed.")
+    return password
 
 
 def _keep_up(access: Access, name: str, password: str, mechanisms: tuple[str, ...]) -> None:

@@ -60,7 +60,7 @@ class Clients(ABC):
         if self.security is None:
             return {}
         if not self.by_certificate:
-            assert user == "admin", "of others only they know the password"
+            assert user == "admin", "only the admin's password is known"
             return self.security.library_settings(self.bootstrap)
         certificate = str(self.security.certificate_of(user))
         return {
@@ -90,9 +90,9 @@ class Clients(ABC):
             time.sleep(0.05)
 
     def create_topic(self, name: str, partitions: int = 1, *, replicas: int = -1, **settings: object) -> str:
-        """Create a topic; its settings as keywords, `cleanup_policy="compact"`. The name comes back.
+        """Create a topic with settings as keywords, such as `cleanup_policy="compact"`; returns its name.
 
-        -1 replicas are as many as is usual: one for a broker alone, three in a cluster.
+        -1 replicas means the default: one for a single broker, three in a cluster.
         """
         from confluent_kafka.cimpl import NewTopic
 
@@ -136,12 +136,12 @@ class Clients(ABC):
         """Fail at once for a missing topic; with auto creation the metadata request creates it."""
         from confluent_kafka import KafkaException
 
-        known: set[str] = self._clients.setdefault("topics", set())
+        existing: set[str] = self._clients.setdefault("topics", set())
         deadline = time.monotonic() + MISSING_SECONDS_MAX
-        while topic not in known:
+        while topic not in existing:
             there = producer.list_topics(topic, timeout=ANSWER_SECONDS).topics[topic]
             if there.error is None and there.partitions:
-                known.add(topic)
+                existing.add(topic)
             elif time.monotonic() > deadline:
                 raise KafkaException(there.error)
             else:

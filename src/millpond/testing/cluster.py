@@ -1,7 +1,7 @@
-"""`Ponds`: a cluster for a test, a process for each node, with the faults that it must survive.
+"""`Ponds`: a cluster for a test, with one process per node and faults on demand.
 
-Every connection passes a proxy: one for the clients of each node, and one for each node's way to each other node. So
-any way can be cut, in one direction or both, while the others go on.
+Every connection passes a proxy: one for the clients of each node, and one for each ordered pair of nodes. So any
+link can be cut, in one direction or both, while the others keep working.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ HEAL_SECONDS: Final = 30.0
 class PondNode:
     """One node of a cluster."""
 
-    def __init__(self, node_id: int, texts: Mapping[str, str], port: int, doors: Iterable[Proxy]) -> None:
+    def __init__(self, node_id: int, texts: Mapping[str, str], port: int, proxies: Iterable[Proxy]) -> None:
         self.node_id = node_id
         self.journal: list[str] = []
         """Its log lines, across restarts."""
         self.folder = Path(texts["data.folder"])
         self._port = port
-        self._doors = tuple(doors)
+        self._proxies = tuple(proxies)
         self._process = ProcessNode(texts, self._report)
 
     def __repr__(self) -> str:
@@ -61,8 +61,8 @@ class PondNode:
         """Start without waiting: it is ready when a majority of the nodes runs."""
         if not self.is_running:
             self._process.launch()
-            for door in self._doors:
-                door.open(self._port)
+            for proxy in self._proxies:
+                proxy.open(self._port)
 
     def wait_until_ready(self) -> None:
         self._process.wait_until_ready()
@@ -100,8 +100,8 @@ class PondNode:
         self._process.resume()
 
     def _shut(self) -> None:
-        for door in self._doors:
-            door.shut()
+        for proxy in self._proxies:
+            proxy.shut()
 
     def _report(self, event: str, **facts: object) -> None:
         if len(self.journal) < JOURNAL_LINES_MAX:
@@ -111,8 +111,8 @@ class PondNode:
 class Ponds(Clients):
     """A real cluster on the loopback, its nodes numbered from 1: `ponds[2].kill()`. Also a context manager.
 
-    Without a `folder` it gets one of its own, which goes with it. Names of settings may be written with underscores.
-    `racks` has one for each node. A `secure` one is what `millpond cluster up --secure` makes.
+    Without a `folder` it uses a temporary one. Names of settings may be written with underscores. `racks` has one
+    rack per node. A `secure` cluster is one of `millpond cluster up --secure`.
     """
 
     def __init__(
@@ -132,12 +132,12 @@ class Ponds(Clients):
         self._thread = LoopThread("millpond-proxies")
         numbers = range(1, nodes + 1)
         self._for_clients = {number: Proxy(self._thread) for number in numbers}
-        self._ways = {(a, b): Proxy(self._thread) for a in numbers for b in numbers if a != b}
+        self._links = {(a, b): Proxy(self._thread) for a in numbers for b in numbers if a != b}
         """The proxies by (from, to): connections that the first node opens."""
         self._nodes = {}
         for number in numbers:
             port = free_port()
-            known = {b: self._ways[number, b] if b != number else self._for_clients[b] for b in numbers}
+            addresses = {b: self._links[number, b] if b != number else self._for_clients[b] for b in numbers}
             texts = {
                 **DEFAULTS,
                 # Several, so that not all groups have the same coordinator.
@@ -147,13 +147,13 @@ class Ponds(Clients):
                 **dotted(settings or {}),
                 **({"broker.rack": racks[number - 1]} if racks else {}),
                 "node.id": str(number),
-                "cluster.nodes": ",".join(f"{b}@{way.bootstrap}" for b, way in known.items()),
+                "cluster.nodes": ",".join(f"{b}@{link.bootstrap}" for b, link in addresses.items()),
                 "data.folder": str(self.folder / f"node-{number}"),
                 "listen": f"{HOST}:{port}",
                 "advertised.listener": self._for_clients[number].bootstrap,
             }
-            doors = [self._for_clients[number], *(way for (_, b), way in self._ways.items() if b == number)]
-            self._nodes[number] = PondNode(number, texts, port, doors)
+            proxies = [self._for_clients[number], *(link for (_, b), link in self._links.items() if b == number)]
+            self._nodes[number] = PondNode(number, texts, port, proxies)
 
     def __enter__(self) -> Ponds:
         try:
@@ -214,7 +214,7 @@ class Ponds(Clients):
         """End it for good."""
         self.forget_clients()
         self.kill_all()
-        for proxy in (*self._for_clients.values(), *self._ways.values()):
+        for proxy in (*self._for_clients.values(), *self._links.values()):
             proxy.close()
         self._thread.stop()
         if self._own_folder is not None:
@@ -233,8 +233,8 @@ class Ponds(Clients):
         rest = _numbers_of(others) if others is not None else self._nodes.keys() - ones
         for a in ones:
             for b in rest - ones:
-                self._ways[a, b].cut(to_node=True, to_client=not one_way)
-                self._ways[b, a].cut(to_client=True, to_node=not one_way)
+                self._links[a, b].cut(to_node=True, to_client=not one_way)
+                self._links[b, a].cut(to_client=True, to_node=not one_way)
 
     def reject(self, some: int | Iterable[int], others: int | Iterable[int] | None = None) -> None:
         """As `cut`, but connections between these nodes and the others are reset, and new ones refused."""
@@ -242,8 +242,8 @@ class Ponds(Clients):
         rest = _numbers_of(others) if others is not None else self._nodes.keys() - ones
         for a in ones:
             for b in rest - ones:
-                self._ways[a, b].reject()
-                self._ways[b, a].reject()
+                self._links[a, b].reject()
+                self._links[b, a].reject()
 
     def cut_clients(self, some: int | Iterable[int]) -> None:
         """Cut these nodes off from clients until `heal`."""
@@ -252,7 +252,7 @@ class Ponds(Clients):
 
     def heal(self) -> None:
         """Undo every cut."""
-        for proxy in (*self._for_clients.values(), *self._ways.values()):
+        for proxy in (*self._for_clients.values(), *self._links.values()):
             proxy.heal()
 
     # Leadership.
@@ -271,9 +271,9 @@ class Ponds(Clients):
         deadline = time.monotonic() + ANSWER_SECONDS
         with self._cluster(seen_by) as cluster:
             # Other nodes learn of a new topic slightly later.
-            while topic not in (known := cluster.topics([topic])) and time.monotonic() < deadline:
+            while topic not in (infos := cluster.topics([topic])) and time.monotonic() < deadline:
                 time.sleep(LOOK_SECONDS)
-            return known[topic].partitions
+            return infos[topic].partitions
 
     def leader(self, topic: str, partition: int = 0, *, seen_by: int | None = None) -> PondNode:
         """The leader of a partition; waits until there is one."""

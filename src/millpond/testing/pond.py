@@ -40,10 +40,10 @@ JOURNAL_LINES_MAX: Final = 1000
 class Pond(Clients):
     """A real broker on the loopback. Also a context manager, for use without pytest.
 
-    `mode="thread"` runs it in this process, `mode="process"` as a child. Without a `folder` it gets one of its own,
-    which goes with it. Names of settings may be written with underscores. A `secure` one is what `millpond up
-    --secure` makes: TLS, a login, rights; its own clients are those of its `admin`. With `secure="certificates"`
-    users come by certificates (mutual TLS) in place of passwords.
+    `mode="thread"` runs it in this process, `mode="process"` as a child. Without a `folder` it uses a temporary one.
+    Names of settings may be written with underscores. A `secure` broker is one of `millpond up --secure`: TLS, a
+    login and ACLs; its helpers act as its `admin`. With `secure="certificates"` users authenticate by certificate
+    (mutual TLS) instead of a password.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """Ports for a test's servers, unique across processes that run at the same time.
 
-A port that is only looked at, or bound and not yet listened on, is anybody's: the system lets two such sockets have
-the same one. Processes that test at the same time each claim a block of ports instead, by a datagram socket on its
-first number (nobody wants those), and hand out the ports of the block in turn.
+Checking or binding a port does not reserve it: the system lets two such sockets have the same one. So each test
+process claims a block of ports, by binding a datagram socket to its first number, and hands out the ports in turn.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class ProcessNode:
         self._journal = journal
         self._process: subprocess.Popen[bytes] | None = None
         self._listening: threading.Thread | None = None
-        self._last_words = ""
+        self._last_line = ""
 
     @property
     def is_running(self) -> bool:
@@ -79,7 +79,7 @@ class ProcessNode:
         word, _, port = (process.stdout.readline() if readable else b"").partition(b" ")
         if word != b"ready":
             self._end(signal.SIGKILL)
-            raise NodeEnded(f"the node did not become ready: {self._last_words or 'it said nothing'}")
+            raise NodeEnded(f"the node did not become ready: {self._last_line or 'it said nothing'}")
         return int(port)
 
     def stop(self) -> None:
@@ -121,5 +121,5 @@ class ProcessNode:
 
     def _listen(self, pipe: IO[bytes]) -> None:
         for line in pipe:
-            self._last_words = line.decode(errors="replace").rstrip()
-            self._journal(self._last_words)
+            self._last_line = line.decode(errors="replace").rstrip()
+            self._journal(self._last_line)

@@ -201,7 +201,7 @@ class _End(asyncio.Protocol):
         self._is_cut = False
         self._cut_off: list[bytes | None] = []
         self.delay_seconds = 0.0
-        self.has_said_all = False
+        self.has_sent_eof = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -210,7 +210,7 @@ class _End(asyncio.Protocol):
             return
         if self.pair.is_silent or self._is_cut:
             # uvloop starts reading after this regardless.
-            self._loop.call_soon(self._hold_if_told)
+            self._loop.call_soon(self._hold_if_silent)
         for data in self._early:
             self._transport.write(data)
         self._early.clear()
@@ -289,16 +289,16 @@ class _End(asyncio.Protocol):
                 self._early.append(data)
         elif data is not None:
             self._transport.write(data)
-        elif self.other.has_said_all:
+        elif self.other.has_sent_eof:
             # EOF in both directions.
             self.close()
             self.other.close()
         elif self._transport.can_write_eof():
-            self.has_said_all = True
+            self.has_sent_eof = True
             with contextlib.suppress(OSError, RuntimeError):
                 self._transport.write_eof()
 
-    def _hold_if_told(self) -> None:
+    def _hold_if_silent(self) -> None:
         if self.pair.is_silent or self._is_cut:
             self.hold_reading()
 

@@ -1,7 +1,7 @@
-"""The simulated world for people's own handlers: a test is run once for each seed, each with faults of its own.
+"""The simulated world for users' own handlers: a test runs once for each seed, each with different faults.
 
-Time, network and disks are simulated, the brokers are the real ones; a handler is the user's own function, called as
-a worker calls it, and killed with its process wherever the seed says so. A test that fails tells its seed.
+Time, network and disks are simulated, the brokers are the real ones. A handler is the user's own function, called as
+a worker calls it, and killed with its process wherever the seed decides. A failing test prints its seed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SimulatedClient:
         return self._outgoing[-1]
 
     def sleep(self, seconds: float) -> _Pause:
-        """For asyncio handlers: `await client.sleep(0.1)` takes that long in the simulated world, and not here."""
+        """For asyncio handlers: `await client.sleep(0.1)` passes simulated time, not real time."""
         return _Pause(max(int(seconds * 1000), 0))
 
     def undelivered(self) -> list[_Outgoing]:
@@ -142,14 +142,14 @@ class _HandlerConsumer(Consumer):
     def _drive(self, coroutine: Coroutine[Any, Any, object]) -> Script[None]:
         while True:
             try:
-                wish = coroutine.send(None)
+                awaited = coroutine.send(None)
             except StopIteration:
                 return
-            match wish:
+            match awaited:
                 case _Pause(ms):
                     yield Sleep(ms)
                 case _Outgoing():
-                    yield from self._deliver(wish)
+                    yield from self._deliver(awaited)
                 case _:
                     coroutine.close()
                     raise NotSimulated(
@@ -161,12 +161,12 @@ class _HandlerConsumer(Consumer):
         self._sim.want_topic(outgoing.topic)
         while outgoing.topic not in self._sim.simulation.topics:
             yield Sleep(10)
-        heard: list[SentRecord] = []
-        self._sim.send(self._letters, outgoing.topic, outgoing.key, outgoing.value, heard.append)
-        while not heard:
+        results: list[SentRecord] = []
+        self._sim.send(self._letters, outgoing.topic, outgoing.key, outgoing.value, results.append)
+        while not results:
             yield Sleep(5)
-        if heard[0].status is not Status.ACKNOWLEDGED:
-            raise TimeoutError(f"{outgoing.topic} did not acknowledge a record: {heard[0].status.value}")
+        if results[0].status is not Status.ACKNOWLEDGED:
+            raise TimeoutError(f"{outgoing.topic} did not acknowledge a record: {results[0].status.value}")
         outgoing.is_delivered = True
 
     def _die_of(self, failure: Exception, record: Record) -> Script[None]:
@@ -190,16 +190,16 @@ class SimulatedCluster:
         self._source = Producer(
             self.simulation.client("source"), self.simulation.clock, self.simulation.ledger, self.simulation.story
         )
-        self._crew: dict[str, tuple[AddConsumer, Handler]] = {}
+        self._consumers: dict[str, tuple[AddConsumer, Handler]] = {}
         self._failure: Exception | None = None
         self._to_send: list[tuple[str, str | None, str]] = []
-        self._wanted: set[str] = set()
+        self._topic_names: set[str] = set()
 
-    # What a test does
+    # Used by tests.
 
     def topic(self, name: str, partitions: int = 3, *, min_insync: int = 1) -> None:
         """Create a topic; others are created with three partitions on first use."""
-        self._wanted.add(name)
+        self._topic_names.add(name)
         self.simulation.act(CreateTopic(name, partitions, min_insync=min_insync))
         self._run_until(lambda: name in self.simulation.topics, f"topic {name} was not made")
 
@@ -219,7 +219,7 @@ class SimulatedCluster:
             plan = AddConsumer(
                 f"{group}-{number}", group, topic, protocol=protocol, commit=commit, work_ms=2, poll_max=4
             )
-            self._crew[plan.consumer] = plan, handler
+            self._consumers[plan.consumer] = plan, handler
             self._start(plan.consumer)
 
     def produce(self, topic: str, *entries: Entry) -> None:
@@ -242,32 +242,32 @@ class SimulatedCluster:
         moments = sorted(self._dice.randrange(work_ms) for _ in range(self._dice.choice((2, 4, 6))))
         for moment in moments if faults else []:
             self._run_to(begin_ms + moment)
-            self._strike(self._dice.choice(list(faults)))
+            self._inject(self._dice.choice(list(faults)))
         self._run_to(begin_ms + work_ms)
         self._heal()
         self._run_until(self._is_done, "some records were never read, though everything was healed")
 
     def records(self, topic: str) -> list[tuple[str | None, str | None]]:
         """The committed records of a topic: (key, value), partition by partition."""
-        found: list[tuple[str | None, str | None]] = []
+        records: list[tuple[str | None, str | None]] = []
         for index in range(self.simulation.partition_count(topic) if topic in self.simulation.topics else 0):
             log = self._observer.leader_log(topic, index)
             assert log is not None, f"{topic}-{index} has no leader"
-            found += [(each.key, each.value) for each in log[1] if each.kind in ("record", "committed")]
-        return found
+            records += [(each.key, each.value) for each in log[1] if each.kind in ("record", "committed")]
+        return records
 
     def story(self) -> list[str]:
         """The events of the run, line by line."""
         return [f"{line.at_ms / 1000:8.3f} {line.who}: {line.text}" for line in self.simulation.story.lines]
 
-    # For its consumers
+    # Used by its consumers.
 
     def fail(self, failure: Exception) -> None:
         self._failure = self._failure or failure
 
     def want_topic(self, name: str) -> None:
-        if name not in self._wanted:
-            self._wanted.add(name)
+        if name not in self._topic_names:
+            self._topic_names.add(name)
             self.simulation.act(CreateTopic(name))
 
     def send(
@@ -276,19 +276,19 @@ class SimulatedCluster:
         topic: str,
         key: str | None,
         value: str,
-        heard: Callable[[SentRecord], None] | None = None,
+        on_result: Callable[[SentRecord], None] | None = None,
     ) -> None:
         simulation = self.simulation
         count = simulation.partition_count(topic)
         number = len(simulation.ledger.records)
         partition = number % count if key is None else partition_for_key(key.encode(), count)
         made = SentRecord(0, producer.name, topic, partition, key, value, "all", simulation.clock.now_ms)
-        producer.send(simulation.ledger.new_record(made), SendOptions(buffer_max=500), heard)
+        producer.send(simulation.ledger.new_record(made), SendOptions(buffer_max=500), on_result)
 
-    # Running
+    # Running.
 
     def _make_sure_of(self, topic: str) -> None:
-        if topic not in self._wanted:
+        if topic not in self._topic_names:
             self.topic(topic)
 
     def _run_to(self, at_ms: int) -> None:
@@ -311,37 +311,37 @@ class SimulatedCluster:
         used = {each.topic for each in ledger.records.values() if each.status is Status.ACKNOWLEDGED}
         return all(
             plan.topic not in used or set(lags.get(plan.group, {}).get(plan.topic, {0: 1}).values()) == {0}
-            for plan, _ in self._crew.values()
+            for plan, _ in self._consumers.values()
         )
 
     def _start(self, name: str) -> None:
-        plan, handler = self._crew[name]
-        known = self.simulation.consumers.get(name)
-        if known is None:
+        plan, handler = self._consumers[name]
+        consumer = self.simulation.consumers.get(name)
+        if consumer is None:
             self.simulation.consumers[name] = _HandlerConsumer(self, plan, handler)
         else:
-            known.start(plan)
+            consumer.start(plan)
 
     def _start_dead(self) -> None:
-        for name in self._crew:
+        for name in self._consumers:
             if self.simulation.consumers[name].state != "running":
                 self._start(name)
 
-    def _strike(self, fault: str) -> None:
+    def _inject(self, fault: str) -> None:
         simulation, dice = self.simulation, self._dice
         lasts_ms = dice.choice((100, 600, 2_000))
         later = simulation.clock.call_later
         nodes = list(simulation.nodes_up())
         node = str(dice.choice(nodes)) if nodes else "1"
         match fault:
-            case "kill of a consumer" | "kill between work and commit" if self._crew:
-                name = dice.choice(list(self._crew))
+            case "kill of a consumer" | "kill between work and commit" if self._consumers:
+                name = dice.choice(list(self._consumers))
                 simulation.act(CrashConsumer(name, between=fault != "kill of a consumer"))
                 later(lasts_ms, self._start_dead)
-            case "another consumer" if self._crew:
-                plan, handler = self._crew[dice.choice(list(self._crew))]
+            case "another consumer" if self._consumers:
+                plan, handler = self._consumers[dice.choice(list(self._consumers))]
                 name = f"{plan.group}-extra"
-                if name not in self._crew:
+                if name not in self._consumers:
                     extra = AddConsumer(
                         name,
                         plan.group,
@@ -351,7 +351,7 @@ class SimulatedCluster:
                         work_ms=plan.work_ms,
                         poll_max=plan.poll_max,
                     )
-                    self._crew[name] = extra, handler
+                    self._consumers[name] = extra, handler
                     self._start(name)
             case "kill of a node" | "loss of power" if len(nodes) == len(simulation.cluster.nodes):
                 simulation.act(StopNode(node, power=fault == "loss of power"))

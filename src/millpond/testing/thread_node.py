@@ -67,17 +67,17 @@ class ThreadNode:
         """Freeze it like SIGSTOP: connections stay open, requests go unanswered."""
         if self._running is None or self._paused is not None:
             return
-        running, paused, standing = self._running, threading.Event(), threading.Event()
+        running, paused, frozen = self._running, threading.Event(), threading.Event()
 
-        def stand_still() -> None:
-            standing.set()
+        def freeze() -> None:
+            frozen.set()
             paused.wait()
             if running.is_dying:
                 running.let_go()
 
         self._paused = paused
-        running.thread.tell(stand_still)
-        standing.wait()
+        running.thread.tell(freeze)
+        frozen.wait()
 
     def resume(self) -> None:
         if self._paused is not None:

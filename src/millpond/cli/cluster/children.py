@@ -159,7 +159,7 @@ class CannotRun(Exception):
     """A child exited before it was ready and would do so again; the text names the child and the reason."""
 
 
-class Crew:
+class Supervisor:
     """All children of one command. `word` is what one of them is called, `say` prints a line."""
 
     def __init__(

@@ -142,13 +142,13 @@ def rescue_command(
       millpond cluster rescue --data DIR --order rescue.order --act   # on node 4
     """
     from millpond.broker.rescue.plan import Wish
-    from millpond.cli.cluster.rescue import Asked, rescue
+    from millpond.cli.cluster.rescue import RescueOptions, rescue
 
     if not folders:
         raise click.UsageError("Name the data folder of a survivor with --data DIR.")
     wish = Wish(frozenset(unclean), frozenset(start_empty), drop_lost_replicas, restored)
-    asked = Asked(folders, frozenset(elsewhere), source, wish, order, order_out, as_json=as_json)
-    rescue(asked, act=act or yes_lose_data, yes=yes_lose_data)
+    options = RescueOptions(folders, frozenset(elsewhere), source, wish, order, order_out, as_json=as_json)
+    rescue(options, act=act or yes_lose_data, yes=yes_lose_data)
 
 
 @command.command("balance")

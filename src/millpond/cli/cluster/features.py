@@ -77,18 +77,18 @@ def raise_levels(access: Access, to: Sequence[str], *, dry_run: bool, yes: bool,
     from millpond.admin.features import describe_features
     from millpond.metadata.features import UpgradeType
 
-    wanted = _levels(to)
+    levels = _levels(to)
     with access.open() as cluster:
         features = {each.name: each for each in describe_features(cluster)}
-    wanted = wanted or {name: each.newest for name, each in features.items() if each.can_be_raised}
-    if not wanted:
+    levels = levels or {name: each.newest for name, each in features.items() if each.can_be_raised}
+    if not levels:
         if as_json:
             print_json({"is_done": True, "features": []})
         else:
             click.echo("Every feature is at the newest level that all nodes support.")
         return
     how = (UpgradeType.UPGRADE, "Raise them?")
-    _change(access, features, wanted, *how, dry_run=dry_run, yes=yes, as_json=as_json)
+    _change(access, features, levels, *how, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def lower_levels(access: Access, to: Sequence[str], *, unsafe: bool, dry_run: bool, yes: bool, as_json: bool) -> None:
@@ -113,7 +113,7 @@ def _levels(texts: Sequence[str]) -> dict[str, int]:
 def _change(
     access: Access,
     features: Mapping[str, FeatureFacts],
-    wanted: Mapping[str, int],
+    levels: Mapping[str, int],
     kind: UpgradeType,
     question: str,
     *,
@@ -124,14 +124,14 @@ def _change(
     """Validates the change on the cluster, shows it, asks the user and applies it."""
     from millpond.admin.features import update_features
 
-    rows = [(name, features[name].final if name in features else 0, level) for name, level in wanted.items()]
+    rows = [(name, features[name].final if name in features else 0, level) for name, level in levels.items()]
     with access.open() as cluster:
-        update_features(cluster, wanted, kind, is_dry=True)
+        update_features(cluster, levels, kind, is_dry=True)
         if not as_json:
             _show_change(features, rows)
         if not dry_run:
             confirm(question, yes=yes, to_do="change the levels without asking")
-            update_features(cluster, wanted, kind)
+            update_features(cluster, levels, kind)
     if as_json:
         listed = [{"name": name, "before": before, "after": after} for name, before, after in rows]
         print_json({"is_done": not dry_run, "features": listed})

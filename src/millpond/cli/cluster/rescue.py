@@ -28,7 +28,7 @@ SHOWN_MAX: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RescueOptions:
     """The options of the command."""
 
     folders: tuple[str, ...]
@@ -40,18 +40,18 @@ class Asked:
     as_json: bool
 
 
-def rescue(asked: Asked, *, act: bool, yes: bool) -> None:
+def rescue(options: RescueOptions, *, act: bool, yes: bool) -> None:
     disk = RealDisk()
-    folders = [folder.rstrip("/") or "/" for folder in asked.folders]
+    folders = [folder.rstrip("/") or "/" for folder in options.folders]
     try:
         with _taken(disk, folders):
             begun = [each for each in folders if disk.exists(f"{each}/{ORDER_FILE}")]
             if begun:
                 _go_on(disk, begun, act=act)
-            elif asked.order is not None:
-                _follow(disk, folders, asked.order, act=act, yes=yes)
+            elif options.order is not None:
+                _follow(disk, folders, options.order, act=act, yes=yes)
             else:
-                _decide(disk, folders, asked, act=act, yes=yes)
+                _decide(disk, folders, options, act=act, yes=yes)
     except CannotRescue as fault:
         raise Failed(f"{sentence(str(fault))} Nothing was changed.") from None
     except OSError as error:
@@ -107,24 +107,24 @@ def _follow(disk: RealDisk, folders: Sequence[str], path: str, *, act: bool, yes
     click.echo(f"Done. Start {_nodes(each.node_id for each in survivors)}.")
 
 
-def _decide(disk: RealDisk, folders: Sequence[str], asked: Asked, *, act: bool, yes: bool) -> None:
+def _decide(disk: RealDisk, folders: Sequence[str], options: RescueOptions, *, act: bool, yes: bool) -> None:
     survivors = [read_survivor(disk, folder) for folder in folders]
-    source = choose_source(survivors, asked.source)
+    source = choose_source(survivors, options.source)
     wish = replace(
-        asked.wish, unclean=_matching(source, asked.wish.unclean), empty=_matching(source, asked.wish.empty)
+        options.wish, unclean=_matching(source, options.wish.unclean), empty=_matching(source, options.wish.empty)
     )
     now = show_time(now_ms())
-    plan = plan_rescue(survivors, source, now, elsewhere=asked.elsewhere, wish=wish)
+    plan = plan_rescue(survivors, source, now, elsewhere=options.elsewhere, wish=wish)
     away = sorted(set(plan.survivors) - {each.node_id for each in survivors})
-    if away and act and asked.order_out is None:
+    if away and act and options.order_out is None:
         raise click.UsageError("--survivor needs --order-out FILE, an order for the other survivors.")
     answering = _answering(plan)
-    if asked.as_json:
+    if options.as_json:
         print_json(_as_json(plan, survivors, answering))
     else:
         _show(plan, survivors, answering)
     if not act:
-        if not asked.as_json:
+        if not options.as_json:
             click.echo("\nNothing was changed. Add --act to do it.")
         return
     if answering:
@@ -135,15 +135,15 @@ def _decide(disk: RealDisk, folders: Sequence[str], asked: Asked, *, act: bool, 
         )
     _confirm(str(source.identity.cluster_id), yes=yes)
     order = order_of(plan, now_ms())
-    if asked.order_out is not None:
+    if options.order_out is not None:
         # Before anything is changed: without the order the other survivors could not follow.
-        disk.replace(str(Path(asked.order_out).absolute()), order.encode())
+        disk.replace(str(Path(options.order_out).absolute()), order.encode())
     _carry_out(disk, [each for each in survivors if each.node_id in plan.survivors], order)
-    _say_what_next(plan, away, asked.order_out)
+    _say_what_next(plan, away, options.order_out)
 
 
 def _matching(source: Survivor, names: frozenset[str]) -> frozenset[str]:
-    """`all` stands for every topic."""
+    """`all` means every topic."""
     return frozenset(source.image.topics) if "all" in names else names
 
 
@@ -170,16 +170,16 @@ def _confirm(cluster_id: str, *, yes: bool) -> None:
 
 def _answering(plan: Plan) -> list[tuple[int, str]]:
     """Lost nodes whose address still accepts connections."""
-    found = []
+    answering = []
     for node_id in plan.lost:
         broker = plan.source.image.brokers.get(node_id)
         for end_point in broker.end_points if broker is not None else ():
             try:
                 with socket.create_connection((end_point.host, end_point.port), PROBE_SECONDS):
-                    found.append((node_id, f"{end_point.host}:{end_point.port}"))
+                    answering.append((node_id, f"{end_point.host}:{end_point.port}"))
             except OSError:
                 continue
-    return found
+    return answering
 
 
 # What is shown.

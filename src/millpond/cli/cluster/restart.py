@@ -42,14 +42,14 @@ def restart_cluster(
     """With `as_json` the progress goes to standard error, and the result to standard output."""
     from millpond.admin.errors import Refused
     from millpond.admin.nodes import describe_nodes
-    from millpond.admin.restart import ailment, restart_nodes, restart_order
+    from millpond.admin.restart import restart_nodes, restart_order, unhealthy_reason
 
     with access.open() as cluster:
         facts = describe_nodes(cluster)
-        known = [node.node_id for node in facts.nodes]
-        if strangers := sorted(set(only) - set(known)):
-            raise Failed(f"There is no node {strangers[0]}: the cluster has {', '.join(map(str, known))}.")
-        if len(known) < 2:
+        node_ids = [node.node_id for node in facts.nodes]
+        if strangers := sorted(set(only) - set(node_ids)):
+            raise Failed(f"There is no node {strangers[0]}: the cluster has {', '.join(map(str, node_ids))}.")
+        if len(node_ids) < 2:
             raise Failed("The cluster has one node, so a restart interrupts service. Stop it and start it.")
         order = restart_order(facts, only)
         how = [_by_command(run, node, seconds, err=as_json) if run else _by_signal(data, node) for node in order]
@@ -62,7 +62,7 @@ def restart_cluster(
                 ],
                 words=4,
             )
-        why = ailment(facts, known)
+        why = unhealthy_reason(facts, node_ids)
         outcome = {
             "is_done": not dry_run,
             "waits_for": why or None,
@@ -86,7 +86,7 @@ def restart_cluster(
             restarts[node.node_id]()
 
         try:
-            restart_nodes(cluster, order, known, restart, say, float(seconds))
+            restart_nodes(cluster, order, node_ids, restart, say, float(seconds))
         except Refused as fault:
             raise Failed(str(fault)) from None
     if as_json:

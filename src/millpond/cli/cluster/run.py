@@ -17,7 +17,7 @@ import click
 from millpond import __version__
 from millpond.base.settings import SettingError, Settings
 from millpond.cli.addresses import address_of, metrics_address, shown_address
-from millpond.cli.cluster.children import NODE, CannotRun, Child, Crew, Event, without_time
+from millpond.cli.cluster.children import NODE, CannotRun, Child, Event, Supervisor, without_time
 from millpond.cli.cluster.nodes_file import NodesFile, read_nodes, write_nodes
 from millpond.cli.cluster.ports import free_ports
 from millpond.cli.cluster.view import Lines, View, live_table, row, warnings
@@ -25,7 +25,7 @@ from millpond.cli.errors import Failed, sentence
 from millpond.cli.first_steps import first_steps
 from millpond.cli.folders import node_folder, unusable
 from millpond.cli.secure import check_asks, first_secure_steps, make_secure, node_texts, secured, warn_if_open
-from millpond.cli.stop import Stop, noted
+from millpond.cli.stop import Stop, stop_on
 from millpond.cli.terminal import Row, panel
 from millpond.cli.up import assignments
 from millpond.config.node import DATA_FOLDER, LISTEN, host_and_port, node_settings
@@ -72,7 +72,7 @@ def run_cluster(
         warn_if_open(of_first)
     file = NodesFile(nodes, {}, settings)
     _keep(file, folder)
-    with noted(*stop_signals()) as stop:
+    with stop_on(*stop_signals()) as stop:
         _Run(file, folder, restart=restart, monitored=monitored, security=security).until(stop)
     click.echo("Stopped; everything is on disk.")
 
@@ -143,24 +143,24 @@ class _Run:
         self._screen = ExitStack()
         events: queue.Queue[Event] = queue.Queue()
         common = ("--cluster", str(folder / NODES_FILE), "--data")
-        asked = dict(zip(file.nodes, (("--metrics", each) for each in monitored), strict=False))
+        metrics_options = dict(zip(file.nodes, (("--metrics", each) for each in monitored), strict=False))
         self._children = {
             each: Child(
                 each,
-                [*NODE, *asked.get(each, ()), "--node", str(each), *common, node_folder(str(folder), each)],
+                [*NODE, *metrics_options.get(each, ()), "--node", str(each), *common, node_folder(str(folder), each)],
                 events,
             )
             for each in file.nodes
         }
-        self._crew = Crew("node", self._children, events, self._say, restart=restart)
+        self._supervisor = Supervisor("node", self._children, events, self._say, restart=restart)
         self._watch = _Watch(",".join(file.nodes.values()), tuple(file.nodes), security)
         self._is_announced = False
 
     def until(self, stop: Stop) -> None:
         began = time.monotonic()
         try:
-            self._crew.start()
-            while not stop.is_asked:
+            self._supervisor.start()
+            while not stop.is_requested:
                 self._turn()
                 if not self._is_announced and time.monotonic() - began > WAIT_SECONDS:
                     began = time.monotonic()
@@ -175,8 +175,8 @@ class _Run:
             self._end()
 
     def _turn(self) -> None:
-        self._crew.turn()
-        if not self._is_announced and self._crew.is_ready:
+        self._supervisor.turn()
+        if not self._is_announced and self._supervisor.is_ready:
             self._is_announced = True
             # Facts from the start-up are out of date.
             self._watch.begin()
@@ -212,7 +212,7 @@ class _Run:
         if facts is None:
             return
         rows = [row(node, self._state(node.node_id), self._pid(node.node_id)) for node in facts.nodes]
-        self._view.show(rows, [*warnings(facts), *self._watch.trouble])
+        self._view.show(rows, [*warnings(facts), *self._watch.problems])
         sys.stdout.flush()
 
     def _state(self, node_id: int) -> str | None:
@@ -229,18 +229,18 @@ class _Run:
         facts = self._watch.facts
         controller = next((node.node_id for node in facts.nodes if node.is_controller), -1) if facts else -1
         children = sorted(self._children.values(), key=lambda child: child.node_id == controller)
-        self._crew.end([child] for child in children)
+        self._supervisor.end([child] for child in children)
 
 
 class _Watch:
     """Polls the cluster on its own thread: a node that does not answer must not hold up the others."""
 
-    def __init__(self, bootstrap: str, known: tuple[int, ...], security: SecureFolder | None = None) -> None:
+    def __init__(self, bootstrap: str, node_ids: tuple[int, ...], security: SecureFolder | None = None) -> None:
         self._security = security
         self.facts: ClusterFacts | None = None
-        self.trouble: tuple[str, ...] = ()
+        self.problems: tuple[str, ...] = ()
         self._bootstrap = bootstrap
-        self._known = known
+        self._node_ids = node_ids
         self._ended = threading.Event()
 
     def begin(self) -> None:
@@ -266,7 +266,7 @@ class _Watch:
             # A new client each time: no second wait for connections to a dead or hanging node.
             with Cluster(settings) as cluster:
                 try:
-                    self.facts = describe_nodes(cluster, self._known)
-                    self.trouble = ()
+                    self.facts = describe_nodes(cluster, self._node_ids)
+                    self.problems = ()
                 except (ClientError, RemoteError) as fault:
-                    self.trouble = (f"the cluster does not answer: {fault}",)
+                    self.problems = (f"the cluster does not answer: {fault}",)

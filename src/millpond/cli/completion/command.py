@@ -28,7 +28,7 @@ def command(context: click.Context, shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    found = get_completion_class(shell)
-    if found is None:
+    shell_class = get_completion_class(shell)
+    if shell_class is None:
         raise Failed(f"There is no completion for {shell}: there is for {', '.join(SHELLS)}.")
-    click.echo(found(context.find_root().command, {}, "millpond", "_MILLPOND_COMPLETE").source(), nl=False)
+    click.echo(shell_class(context.find_root().command, {}, "millpond", "_MILLPOND_COMPLETE").source(), nl=False)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 NAMES_MAX: Final = 1000
 _HARMLESS: Final = re.compile(r"[\w.:@%+/,][\w.:@%+=/,-]*")
-"""Names that are safe in a shell. Anybody may call a group `$(rm -r .)` or `--yes`, and bash inserts completions
+"""Names that are safe in a shell. Anyone can name a group `$(rm -r .)` or `--yes`, and bash inserts completions
 without quotes: one more key would execute it."""
 
 
 class Name(StringParamType):
     """Any text; subclasses differ in what they offer."""
 
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def candidates(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         raise NotImplementedError
 
     def shell_complete(
@@ -29,6 +29,6 @@ class Name(StringParamType):
     ) -> list[CompletionItem[Any]]:
         from click.shell_completion import CompletionItem
 
-        fitting = {each for each in self.known(ctx, incomplete) if each.startswith(incomplete)}
+        fitting = {each for each in self.candidates(ctx, incomplete) if each.startswith(incomplete)}
         names = sorted(filter(_HARMLESS.fullmatch, fitting))
         return [CompletionItem(each) for each in names[:NAMES_MAX]]

@@ -28,13 +28,13 @@ INTERNAL: Final = "__"
 class TopicName(Name):
     """A topic; internal ones only once their prefix is typed."""
 
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def candidates(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         names = ask(ctx, lambda cluster: list(cluster.topics()))
         return [each for each in names if incomplete.startswith(INTERNAL) or not each.startswith(INTERNAL)]
 
 
 class GroupName(Name):
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def candidates(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         def groups(cluster: Cluster) -> list[str]:
             from millpond.admin.groups import list_groups
 
@@ -56,21 +56,21 @@ class NodeNumber(click.IntRange):
 
 
 class _NodeName(Name):
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def candidates(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         return ask(ctx, lambda cluster: [str(each) for each in cluster.addresses()])
 
 
 class HolderName(Name):
     """A resource of the kind that the previous argument names."""
 
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def candidates(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         match ctx.params.get("what"):
             case "topic":
-                return TopicName().known(ctx, incomplete)
+                return TopicName().candidates(ctx, incomplete)
             case "group":
-                return GroupName().known(ctx, incomplete)
+                return GroupName().candidates(ctx, incomplete)
             case "node":
-                return ["all", *_NodeName().known(ctx, incomplete)]
+                return ["all", *_NodeName().candidates(ctx, incomplete)]
             case _:
                 return []
 
@@ -82,7 +82,7 @@ class SettingName(Name):
         self._what = what
         self._suffix = suffix
 
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def candidates(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         from millpond.admin.settings import REGISTRIES
 
         what = self._what or ctx.params.get("what")
@@ -113,14 +113,14 @@ def ask(ctx: click.Context, question: Callable[[Cluster], list[str]]) -> list[st
 def _answer(ctx: click.Context, question: Callable[[Cluster], list[str]]) -> list[str]:
     from millpond.remote.cluster import Cluster
 
-    given = ctx.params
-    extras = pairs(given.get("extras") or (), "-X")
+    params = ctx.params
+    extras = pairs(params.get("extras") or (), "-X")
     access = access_of(
         ctx,
-        given.get("bootstrap") or DEFAULT_BOOTSTRAP,
-        given.get("profile"),
+        params.get("bootstrap") or DEFAULT_BOOTSTRAP,
+        params.get("profile"),
         extras,
-        given.get("client_config"),
+        params.get("client_config"),
     )
     patience_ms = str(round(PATIENCE_SECONDS * 1000))
     settings = {

@@ -14,7 +14,7 @@ from millpond.cli.access import Access, cluster_options
 from millpond.cli.completion.names import TopicName
 from millpond.cli.dlq.options import filter_options, read_letter_ids, read_rate
 from millpond.cli.options import AS_JSON, YES, option, read_moment
-from millpond.cli.stop import noted
+from millpond.cli.stop import stop_on
 from millpond.cli.terminal import confirm, print_json, print_list, progress_bar
 from millpond.cli.text import counted, safe
 
@@ -98,7 +98,7 @@ def show_command(
     partition: int | None,
     offset: int | None,
     limit: int,
-    wanted: Filter,
+    selection: Filter,
     full: bool,
     json_lines: bool,
     access: Access,
@@ -121,12 +121,12 @@ def show_command(
     if (partition is None) != (offset is None):
         raise click.UsageError("--partition and --offset name one record: give both.")
     if partition is not None and offset is not None:
-        wanted, full = dataclasses.replace(wanted, ids=frozenset({LetterId(partition, offset)})), True
+        selection, full = dataclasses.replace(selection, ids=frozenset({LetterId(partition, offset)})), True
     with access.open() as cluster:
-        last = last_letters(cluster, topic, wanted, limit, lambda letter, is_redriven: (letter, is_redriven))
+        last = last_letters(cluster, topic, selection, limit, lambda letter, is_redriven: (letter, is_redriven))
     _say_unread(topic, last.leaderless)
     if not last.letters:
-        none = "No letter is like that." if not wanted.is_open else f"{topic} is empty."
+        none = "No letter matches." if not selection.is_open else f"{topic} is empty."
         held = "No such letter can be read yet: an open transaction holds it back, see millpond txn list."
         click.echo(held if last.is_held_back else none, err=True)
     for number, (letter, is_redriven) in enumerate(last.letters):
@@ -143,7 +143,7 @@ def show_command(
 @filter_options
 @AS_JSON
 @cluster_options
-def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> None:
+def stats_command(topic: str, selection: Filter, as_json: bool, access: Access) -> None:
     """Count the letters of TOPIC by error, by original topic, by group and over time.
 
     \b
@@ -156,7 +156,7 @@ def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> 
     from millpond.cli.dlq.letters import print_counts
 
     with access.open() as cluster:
-        counts = count_letters(cluster, topic, wanted)
+        counts = count_letters(cluster, topic, selection)
     _say_unread(topic, counts.leaderless)
     if as_json:
         facts = {
@@ -172,7 +172,7 @@ def stats_command(topic: str, wanted: Filter, as_json: bool, access: Access) -> 
     elif counts.records:
         print_counts(topic, counts)
     else:
-        click.echo("No letter is like that." if not wanted.is_open else f"{topic} is empty.", err=True)
+        click.echo("No letter matches." if not selection.is_open else f"{topic} is empty.", err=True)
 
 
 @command.command("redrive")
@@ -200,7 +200,7 @@ def redrive_command(
     topic: str,
     everything: bool,
     offsets: tuple[str, ...],
-    wanted: Filter,
+    selection: Filter,
     to: str | None,
     every_group: bool,
     dry_run: bool,
@@ -229,14 +229,14 @@ def redrive_command(
     """
     from millpond.admin.dead_letters.redrive import Redrive, RedriveOrder, plan_redrive
 
-    wanted = dataclasses.replace(wanted, ids=read_letter_ids(offsets))
-    if everything != wanted.is_open:
+    selection = dataclasses.replace(selection, ids=read_letter_ids(offsets))
+    if everything != selection.is_open:
         raise click.UsageError(
             "--all cannot be combined with a filter."
             if everything
             else "Select letters with --all, --offset, --error, --key or a time."
         )
-    order = RedriveOrder(topic, wanted, to, every_group, max_redrives, read_rate(rate), batch)
+    order = RedriveOrder(topic, selection, to, every_group, max_redrives, read_rate(rate), batch)
     with access.open() as cluster:
         if dry_run:
             _print_plan(order, plan_redrive(cluster, order))
@@ -244,9 +244,9 @@ def redrive_command(
             return 0
         redrive = Redrive(cluster, order)
         _print_plan(order, redrive.plan)
-        with noted(signal.SIGINT, signal.SIGTERM) as stop, progress_bar(redrive.plan.records) as report:
-            redrive.run(report, lambda: stop.is_asked)
-    if stop.is_asked and redrive.sent < redrive.plan.records:
+        with stop_on(signal.SIGINT, signal.SIGTERM) as stop, progress_bar(redrive.plan.records) as report:
+            redrive.run(report, lambda: stop.is_requested)
+    if stop.is_requested and redrive.sent < redrive.plan.records:
         click.echo(
             f"Stopped after {redrive.sent:,} of {redrive.plan.records:,} records: run the same command to continue."
         )
@@ -262,9 +262,9 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
     for target, count in sorted(plan.targets.items()):
         click.echo(f"{order.topic} → {target}: {counted(count, 'record')}")
     for group, count in sorted(plan.groups.items()):
-        meant = f"the group {safe(group)}, which failed" if group else "every group that reads there"
-        click.echo(f"{counted(count, 'record')} for {meant}.")
-    done, held, homeless = (plan.fates[each] for each in (LetterFate.DONE, LetterFate.HELD, LetterFate.HOMELESS))
+        audience = f"the group {safe(group)}, which failed" if group else "every group that reads there"
+        click.echo(f"{counted(count, 'record')} for {audience}.")
+    done, held, no_target = (plan.fates[each] for each in (LetterFate.DONE, LetterFate.HELD, LetterFate.NO_TARGET))
     if done:
         click.echo(f"{done:,} were redriven before and will not be sent again.")
     if held:
@@ -274,14 +274,14 @@ def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
             f"{held:,} are skipped, because they came back after {counted(order.redrives_max, 'redrive')}: "
             f"{named}{more}; send them anyway with a higher --max-redrives."
         )
-    if homeless:
+    if no_target:
         click.echo(
-            f"{homeless:,} are skipped, because their original topic is unknown or does not exist: give --to TOPIC."
+            f"{no_target:,} are skipped, because their original topic is unknown or does not exist: give --to TOPIC."
         )
     for letter in plan.missing[:NAMED_MAX]:
         click.echo(f"There is no letter {letter}.")
-    if not (plan.records or done or held or homeless or plan.missing):
-        click.echo("No letter is like that.")
+    if not (plan.records or done or held or no_target or plan.missing):
+        click.echo("No letter matches.")
 
 
 @command.command("purge")

@@ -41,13 +41,13 @@ def filter_options(function: F) -> F:
     ) -> Any:
         from millpond.admin.dead_letters.letters import Filter
 
-        wanted = Filter(
+        selection = Filter(
             frozenset(errors),
             frozenset(key.encode() for key in keys),
             None if since is None else read_moment("--since", since),
             None if until is None else read_moment("--until", until),
         )
-        return function(*arguments, wanted=wanted, **options)
+        return function(*arguments, selection=selection, **options)
 
     return with_filter  # type: ignore[return-value]
 

@@ -15,7 +15,7 @@ from millpond.cli.text import counted
 from millpond.cli.times import now_ms
 
 STATES: Final = ("stable", "rebalancing", "empty", "dead")
-TYPES: Final = ("classic", "consumer")
+TYPES: Final = ("classic", "consumer", "share")
 
 
 @click.group("group")
@@ -38,7 +38,7 @@ def command() -> None:
 @AS_JSON
 @cluster_options
 def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool, access: Access) -> None:
-    """List the consumer groups with their protocol and state.
+    """List the groups with their protocol and state.
 
     \b
     Examples:
@@ -48,7 +48,7 @@ def list_command(states: tuple[str, ...], types: tuple[str, ...], as_json: bool,
     from millpond.admin.groups import list_groups
 
     with access.open() as cluster:
-        listed = list_groups(cluster)
+        listed = list_groups(cluster, with_share=True)
     groups = [each for each in listed if (not states or each.state in states) and (not types or each.type in types)]
     print_list(
         [asdict(each) for each in groups],

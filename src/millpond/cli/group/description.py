@@ -15,7 +15,7 @@ import click
 from millpond.admin.groups import Member
 from millpond.admin.lag import NEVER, GroupLag, LagWatch, PartitionLag
 from millpond.base.ids import TopicPartition
-from millpond.cli.stop import noted
+from millpond.cli.stop import stop_on
 from millpond.cli.terminal import Cell, print_json, print_table
 from millpond.cli.text import NOTHING, counted
 from millpond.cli.times import now_ms, show_span
@@ -32,8 +32,8 @@ def show_groups(groups: list[GroupLag], *, as_json: bool) -> None:
 
 def watch_groups(lags: LagWatch, every_seconds: float, *, as_json: bool) -> None:
     """Repeats until Ctrl-C, which is not a failure."""
-    with noted(signal.SIGINT) as stop:
-        while not stop.is_asked:
+    with stop_on(signal.SIGINT) as stop:
+        while not stop.is_requested:
             groups = lags.look()
             if as_json:
                 print_json({"at_ms": now_ms(), "groups": [group_json(each) for each in groups]}, indent=None)
@@ -141,10 +141,10 @@ def _row(each: PartitionLag, numbers: dict[str, str]) -> list[Cell]:
     return [
         numbers.get(each.member or "", NOTHING),
         each.partition,
-        _known(each.start),
-        _known(each.committed),
-        _known(each.end),
-        _known(each.lag),
+        _number(each.start),
+        _number(each.committed),
+        _number(each.end),
+        _number(each.lag),
         NOTHING if each.behind_ms is None else show_span(each.behind_ms),
         _rate(each.read_per_second),
         NOTHING if left is None else "never" if left == NEVER else show_span(left * 1000),
@@ -160,7 +160,7 @@ def _lag(group_lag: GroupLag) -> str:
     return f"lag {counted(group_lag.lag, 'record')}{behind}"
 
 
-def _known(number: int | None) -> Cell:
+def _number(number: int | None) -> Cell:
     return NOTHING if number is None else number
 
 

@@ -18,7 +18,7 @@ from millpond.coordinators.groups.history import Why
 
 CAUSES_SHOWN_MAX: Final = 10
 MOVES_SHOWN_MAX: Final = 20
-NOBODY: Final = "nobody"
+NO_MEMBER: Final = "no member"
 
 _UUID: Final = re.compile(r"-([0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")
 
@@ -38,7 +38,7 @@ def explain(rebalance: GroupRebalance, clients: Mapping[str, RebalanceCause]) ->
     """Lines for one rebalance: when and at what cost, why, what moved."""
     members = rebalance.members
     facts = [f"generation {rebalance.generation}"] if rebalance.generation is not None else []
-    facts += [counted(members, "member") if members else "nobody left"]
+    facts += [counted(members, "member") if members else "no members left"]
     facts += [f"{rebalance.protocol}"] if rebalance.protocol else []
     paused_ms = rebalance.paused_ms
     facts += ["not finished" if paused_ms is None else f"paused {show_span(paused_ms)}" if paused_ms else "no pause"]
@@ -88,10 +88,10 @@ def _detail(cause: RebalanceCause) -> str:
     return f" ({safe(cause.detail, in_line=True)})" if cause.detail else ""
 
 
-def _named(member_id: str | None, known: Mapping[str, RebalanceCause]) -> str:
+def _named(member_id: str | None, causes: Mapping[str, RebalanceCause]) -> str:
     if member_id is None:
-        return NOBODY
-    cause, short_id = known.get(member_id), short(member_id)
+        return NO_MEMBER
+    cause, short_id = causes.get(member_id), short(member_id)
     name = (cause.instance_id or cause.client_id) if cause else ""
     # Most clients derive the member id from the client id: show it once.
     return short_id if not name or short_id.startswith(name) else f"{safe(name, in_line=True)} ({short_id})"

@@ -50,17 +50,17 @@ def command(context: click.Context, words: tuple[str, ...], as_json: bool) -> No
         _show(pages[name], as_json)
         return
     root = context.find_root()
-    found = _command_help(root, words)
-    if found is None:
+    help_text = _command_help(root, words)
+    if help_text is None:
         from millpond.base.names import nearest
 
         assert isinstance(root.command, click.Group)
-        known = {*pages, *OTHER_NAMES, *root.command.list_commands(root)}
+        names = {*pages, *OTHER_NAMES, *root.command.list_commands(root)}
         text = " ".join(words)
-        raise Failed(f"There is no topic or command {text!r}{nearest(text, known)} `millpond help` lists the topics.")
+        raise Failed(f"There is no topic or command {text!r}{nearest(text, names)} `millpond help` lists the topics.")
     if as_json:
         raise click.UsageError("--json is for topics; a command's help is for people.")
-    click.echo(found)
+    click.echo(help_text)
 
 
 def _list(pages: dict[str, Page], as_json: bool) -> None:
@@ -101,8 +101,8 @@ def _command_help(root: click.Context, words: Sequence[str]) -> str | None:
     context = root
     for word in words:
         group = context.command
-        found = group.get_command(context, word) if isinstance(group, click.Group) else None
-        if found is None:
+        subcommand = group.get_command(context, word) if isinstance(group, click.Group) else None
+        if subcommand is None:
             return None
-        context = click.Context(found, info_name=word, parent=context)
+        context = click.Context(subcommand, info_name=word, parent=context)
     return context.command.get_help(context)

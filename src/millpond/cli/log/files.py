@@ -10,10 +10,21 @@ from typing import Final
 
 import click
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.cli.errors import Failed
-from millpond.cli.log.rows import Moment, Value, show_rows
+from millpond.cli.terminal import Cell, print_table
+from millpond.cli.times import show_time
 from millpond.log import checkpoints, names
 from millpond.log.snapshots import DamagedSnapshot, decode_snapshot
+
+
+class Moment(NamedTuple):
+    """A time, formatted for people, plain for programs."""
+
+    ms: int
+
+
+Value = str | int | Moment | None
 
 _Row = Callable[[int, int, int], Sequence[Value]]
 
@@ -32,6 +43,28 @@ CHECKPOINT_COLUMNS: Final = {
 """The columns of a checkpoint, by their number."""
 
 
+def _show_rows(columns: Sequence[str], rows: Sequence[Sequence[Value]], as_json: bool, *, words: int = 1) -> None:
+    if not as_json:
+        # An id is a name: it gets no thousands separators.
+        cells = [[_cell(value) if at >= words else str(_cell(value)) for at, value in enumerate(row)] for row in rows]
+        print_table(columns, cells, words=words)
+        return
+    names = [column.lower().replace(" ", "_") for column in columns]
+    for row in rows:
+        fields = (value.ms if isinstance(value, Moment) else value for value in row)
+        click.echo(json.dumps(dict(zip(names, fields, strict=True))))
+
+
+def _cell(value: Value) -> Cell:
+    match value:
+        case None:
+            return "-"
+        case Moment(ms):
+            return show_time(ms)
+        case _:
+            return value
+
+
 def _dump_index(
     entry: struct.Struct, columns: Sequence[str], row: _Row, data: bytes, base: int, as_json: bool
 ) -> int:
@@ -48,7 +81,7 @@ def _dump_index(
             break
         rows.append(row(base, key, value))
         last_key, last_value = key, value
-    show_rows(columns, rows, as_json, words=0 if columns is _OFFSET_COLUMNS else 1)
+    _show_rows(columns, rows, as_json, words=0 if columns is _OFFSET_COLUMNS else 1)
     if not as_json:
         click.echo(f"{len(rows):,} entr{'y' if len(rows) == 1 else 'ies'}")
     if fault:
@@ -59,7 +92,7 @@ def _dump_index(
 def _dump_aborted_index(data: bytes, base: int, as_json: bool) -> int:
     usable = len(data) - len(data) % _ABORTED_ENTRY.size
     rows = [row[1:] for row in _ABORTED_ENTRY.iter_unpack(data[:usable])]
-    show_rows(("Producer", "First offset", "Last offset", "Last stable offset"), rows, as_json, words=0)
+    _show_rows(("Producer", "First offset", "Last offset", "Last stable offset"), rows, as_json, words=0)
     return 0 if usable == len(data) else 1
 
 
@@ -79,7 +112,7 @@ def _dump_snapshot(data: bytes, base: int, as_json: bool) -> int:
         )
         for producer, entry in sorted(states.entries.items())
     ]
-    show_rows(("Producer", "Epoch", "Last seq", "Last offset", "Active", "Open since"), rows, as_json)
+    _show_rows(("Producer", "Epoch", "Last seq", "Last offset", "Active", "Open since"), rows, as_json)
     return 0
 
 
@@ -92,7 +125,7 @@ def _dump_checkpoint(data: bytes, base: int, as_json: bool) -> int:
         except checkpoints.DamagedCheckpoint as damage:
             fault = str(damage)
             continue
-        show_rows(columns, rows, as_json, words=1 if width > 2 else 0)
+        _show_rows(columns, rows, as_json, words=1 if width > 2 else 0)
         return 0
     raise Failed(f"The checkpoint is damaged ({fault}): a node recovers its content from the log.")
 

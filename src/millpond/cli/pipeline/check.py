@@ -33,18 +33,18 @@ def check_pipeline(file: Path, pipeline: Pipeline, *, as_json: bool) -> None:
         raise Failed(f"{file} was parsed, but cannot be checked: {sentence(str(fault))}") from None
     from millpond.spark.pipelines.review import review, review_topics
 
-    found = review(pipeline)
-    review_topics(pipeline, found)
+    result = review(pipeline)
+    review_topics(pipeline, result)
     if as_json:
-        print_json(plain(pipeline) | {"faults": found.faults, "missing": found.missing, "notes": found.notes})
-    if found.faults:
-        raise Wrong(_listed(file, [*found.faults, *found.missing]))
+        print_json(plain(pipeline) | {"faults": result.faults, "missing": result.missing, "notes": result.notes})
+    if result.faults:
+        raise Wrong(_listed(file, [*result.faults, *result.missing]))
     if not as_json:
         click.echo(panel(pipeline.name, list(rows(pipeline))))
-        for note in found.notes:
+        for note in result.notes:
             click.echo(f"Note: {sentence(note)}")
-    if found.missing:
-        raise Failed(_listed(file, found.missing))
+    if result.missing:
+        raise Failed(_listed(file, result.missing))
     if not as_json:
         click.echo(_verdict())
 
@@ -58,10 +58,10 @@ def refuse_missing_topics(file: Path, pipeline: Pipeline) -> None:
         return
     from millpond.spark.pipelines.review import Review, review_topics
 
-    found = Review()
-    review_topics(pipeline, found)
-    if found.missing:
-        raise Failed(_listed(file, found.missing))
+    result = Review()
+    review_topics(pipeline, result)
+    if result.missing:
+        raise Failed(_listed(file, result.missing))
 
 
 def _listed(file: Path, faults: Sequence[str]) -> str:
@@ -106,27 +106,27 @@ def rows(pipeline: Pipeline) -> Iterator[Row]:
 def _job_rows(job: Job) -> Iterator[Row]:
     kind = kind_of(job)
     yield "job", f"{job.name}: {kind.doc}" if job.name == kind.name else f"{job.name} ({kind.name}): {kind.doc}"
-    for key, given in _said(job).items():
+    for key, value in _non_default(job).items():
         if key != "name":
-            yield f"  {key}", _short(_told(given))
+            yield f"  {key}", _short(_as_text(value))
 
 
-def _said(table: Any) -> dict[str, Any]:
+def _non_default(table: Any) -> dict[str, Any]:
     """Settings that differ from their defaults."""
     pairs = ((each, getattr(table, each.name)) for each in dataclasses.fields(table))
-    return {key_of(each): given for each, given in pairs if given != each.default and given not in (None, "", (), {})}
+    return {key_of(each): value for each, value in pairs if value != each.default and value not in (None, "", (), {})}
 
 
-def _told(given: Any) -> str:
-    if dataclasses.is_dataclass(given) and not isinstance(given, Duration | type):
-        return _told(_said(given))
-    if isinstance(given, Mapping):
-        return ", ".join(f"{key} = {shown(str(key), _told(each))}" for key, each in given.items())
-    if isinstance(given, tuple | list):
-        return ", ".join(map(_told, given))
-    if isinstance(given, bool):
-        return str(given).lower()
-    return f"{given:,}" if isinstance(given, int) else str(given)
+def _as_text(value: Any) -> str:
+    if dataclasses.is_dataclass(value) and not isinstance(value, Duration | type):
+        return _as_text(_non_default(value))
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {shown(str(key), _as_text(each))}" for key, each in value.items())
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_as_text, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _short(text: str) -> str:
@@ -134,22 +134,22 @@ def _short(text: str) -> str:
     return line if len(line) <= 100 else line[:99] + "…"
 
 
-def plain(given: Any, key: str = "") -> Any:
+def plain(value: Any, key: str = "") -> Any:
     """As JSON, without secrets."""
-    if isinstance(given, Duration | datetime):
-        return str(given)
-    if isinstance(given, Pipeline):
-        return {each.name: plain(getattr(given, each.name)) for each in dataclasses.fields(given)}
-    if isinstance(given, Job):
-        return {"kind": given.kind} | _fields(given)
-    if dataclasses.is_dataclass(given):
-        return _fields(given)
-    if isinstance(given, Mapping):
-        return {name: plain(each, str(name)) for name, each in given.items()}
-    if isinstance(given, tuple | list):
-        return [plain(each) for each in given]
-    return HIDDEN if isinstance(given, str) and is_secret(key) else given
+    if isinstance(value, Duration | datetime):
+        return str(value)
+    if isinstance(value, Pipeline):
+        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, Job):
+        return {"kind": value.kind} | _fields(value)
+    if dataclasses.is_dataclass(value):
+        return _fields(value)
+    if isinstance(value, Mapping):
+        return {name: plain(each, str(name)) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return HIDDEN if isinstance(value, str) and is_secret(key) else value
 
 
-def _fields(given: Any) -> dict[str, Any]:
-    return {key_of(each): plain(getattr(given, each.name), each.name) for each in dataclasses.fields(given)}
+def _fields(value: Any) -> dict[str, Any]:
+    return {key_of(each): plain(getattr(value, each.name), each.name) for each in dataclasses.fields(value)}

@@ -36,11 +36,11 @@ def command() -> None:
 
 @command.command("init")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="pipeline.toml")
-@click.option("-k", "--kind", "wanted", metavar="KIND", multiple=True, help="A job of this kind; repeatable.")
+@click.option("-k", "--kind", "kinds", metavar="KIND", multiple=True, help="A job of this kind; repeatable.")
 @click.option("-t", "--topic", help="The topic that it reads; its records are sampled for the schema.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
 @cluster_options
-def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: bool, access: Access) -> None:
+def init_command(file: Path, kinds: tuple[str, ...], topic: str | None, force: bool, access: Access) -> None:
     """Write an example declaration to FILE (pipeline.toml).
 
     With --topic, the columns are inferred from up to a thousand records: numbers, times, nested and optional fields.
@@ -54,7 +54,7 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
       millpond pipeline init orders.toml --topic orders --kind archive --kind latest
     """
     from millpond.cli.pipeline.example import example
-    from millpond.cli.pipeline.sight import look_at_topic
+    from millpond.cli.pipeline.sample import sample_topic
     from millpond.remote.cluster import SETTINGS
 
     if file.exists() and not force:
@@ -62,13 +62,13 @@ def init_command(file: Path, wanted: tuple[str, ...], topic: str | None, force: 
     if topic is not None and (fault := topic_name_fault(topic)):
         raise click.UsageError(f"--topic: {fault}.")
     bootstrap = access.servers()
-    example(file.stem, topic or "orders", wanted)
-    seen = look_at_topic(access, topic) if topic is not None else None
+    example(file.stem, topic or "orders", kinds)
+    sample = sample_topic(access, topic) if topic is not None else None
     settings = {name: value for name, value in access.extras.items() if name in SETTINGS}
     if access.client_file is not None:
         # The source reads the file itself, so no environment variables for secrets are needed.
         settings = {}
-    text = example(file.stem, topic or "orders", wanted, bootstrap, seen, settings, access.client_file)
+    text = example(file.stem, topic or "orders", kinds, bootstrap, sample, settings, access.client_file)
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -74,28 +74,28 @@ _CONTROL: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 def example(
     name: str,
     topic: str,
-    wanted: Sequence[str],
+    kinds: Sequence[str],
     bootstrap: str = "127.0.0.1:9092",
-    seen: Inferred | None = None,
+    sample: Inferred | None = None,
     settings: Mapping[str, str] | None = None,
     client_file: str | None = None,
 ) -> str:
     """A declaration with a job of each requested kind, for the sampled values. `settings` are the client settings;
     secrets become environment variables. `client_file`, if given, is used instead."""
     word = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip(".-_")[:NAME_LENGTH_MAX] or "pipeline"
-    for each in wanted:
+    for each in kinds:
         if each not in KINDS:
             raise Wrong(f"There is no kind {each}{nearest(each, KINDS)} The kinds are {', '.join(KINDS)}.")
-    first = list(wanted) or [next(iter(KINDS))]
+    first = list(kinds) or [next(iter(KINDS))]
     head = HEAD.format(
         name=word,
         topic=topic,
         bootstrap=_text(f"${{MILLPOND_BOOTSTRAP:-{bootstrap}}}"),
         options=_options(settings or {}, client_file),
-        parse=_parse(topic, seen),
+        parse=_parse(topic, sample),
     )
     parts = [head]
-    parts += [f"# {KINDS[each].doc}\n{_fitting(KINDS[each].example.strip(), topic, seen)}\n" for each in first]
+    parts += [f"# {KINDS[each].doc}\n{_fitting(KINDS[each].example.strip(), topic, sample)}\n" for each in first]
     others = [kind for kind in KINDS.values() if kind.name not in first]
     if others:
         width = max(len(kind.name) for kind in others) + 2
@@ -106,25 +106,25 @@ def example(
     return "\n".join(parts)
 
 
-def is_raw(seen: Inferred) -> bool:
+def is_raw(sample: Inferred) -> bool:
     """Most values are not JSON objects."""
-    return seen.strangers * 2 > seen.records or not seen.columns
+    return sample.strangers * 2 > sample.records or not sample.columns
 
 
-def _parse(topic: str, seen: Inferred | None) -> str:
-    if seen is None or not seen.records:
+def _parse(topic: str, sample: Inferred | None) -> str:
+    if sample is None or not sample.records:
         return PARSE.format(schema=SCHEMA, topic=topic)
-    if is_raw(seen):
-        why = f"{seen.strangers:,} of {seen.records:,} values are not JSON objects."
-        if seen.prefixed:
+    if is_raw(sample):
+        why = f"{sample.strangers:,} of {sample.records:,} values are not JSON objects."
+        if sample.prefixed:
             why += (
-                f" {seen.prefixed:,} have the prefix of a schema registry: use\n"
+                f" {sample.prefixed:,} have the prefix of a schema registry: use\n"
                 '# format = "avro", schema_file = "orders.avsc", and [source] options = { avroPrefix = "confluent" }'
             )
         return RAW.format(why=why)
-    listed = ",\n".join(f"  {each}" for each in seen.columns)
-    lines = [f"# From {seen.records:,} records of {topic}; others may differ."]
-    if any(each.is_required for each in seen.columns):
+    listed = ",\n".join(f"  {each}" for each in sample.columns)
+    lines = [f"# From {sample.records:,} records of {topic}; others may differ."]
+    if any(each.is_required for each in sample.columns):
         lines.append(
             "# `not null` was in every one of them, and a record without it is bad: take it away where needed."
         )
@@ -141,12 +141,12 @@ def _options(settings: Mapping[str, str], client_file: str | None) -> str:
         return f"# How to log in: MILLPOND_CLIENT_CONFIG={_comment(os.path.abspath(client_file))}\n{OPTIONS}"
     if not settings:
         return OPTIONS
-    told = []
+    entries = []
     for name, value in settings.items():
         variable = re.sub(r"[^A-Za-z0-9]", "_", name).upper()
-        given = f"${{{variable}}}" if is_secret(name) else _plain(value)
-        told.append(f"{_text('kafka.' + name)} = {_text(given)}")
-    return f"options = {{ {', '.join(told)} }}"
+        text = f"${{{variable}}}" if is_secret(name) else _plain(value)
+        entries.append(f"{_text('kafka.' + name)} = {_text(text)}")
+    return f"options = {{ {', '.join(entries)} }}"
 
 
 def _comment(text: str) -> str:
@@ -164,17 +164,17 @@ def _text(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _fitting(table: str, topic: str, seen: Inferred | None) -> str:
+def _fitting(table: str, topic: str, sample: Inferred | None) -> str:
     """The example of a kind, with actual columns of matching types."""
     fitted = re.sub(r"(lake/|\")orders\b", rf"\g<1>{topic}", table)
-    if seen is None or not seen.columns or is_raw(seen):
+    if sample is None or not sample.columns or is_raw(sample):
         return fitted
-    names = {each.name for each in seen.columns}
+    names = {each.name for each in sample.columns}
     taken: set[str] = set()
     for word, types in COLUMNS.items():
         if word in names:
             continue
-        fits = [each for kind in types for each in seen.columns if each.type == kind and not each.comment]
+        fits = [each for kind in types for each in sample.columns if each.type == kind and not each.comment]
         # Only plain names: others would need quoting for TOML and SQL.
         free = [each.name for each in fits if each.name not in taken and _WORD.fullmatch(each.name)]
         if word in GROUPS:

@@ -63,10 +63,10 @@ def count(number: int | None) -> str:
 def line(job: JobFigures) -> str:
     """One job in a line, for a file of lines."""
     shown = dict(zip(COLUMNS, cells(job), strict=True))
-    known = (
+    fields = (
         f"{name.lower().replace(' ', '_')}={text}" for name, text in list(shown.items())[WORDS:] if text != NOTHING
     )
-    return "  ".join([f"{job.name}: {job.state}", *known, *(f"{name}={text}" for name, text in extras(job))])
+    return "  ".join([f"{job.name}: {job.state}", *fields, *(f"{name}={text}" for name, text in extras(job))])
 
 
 def extras(job: JobFigures) -> Iterator[tuple[str, str]]:

@@ -13,7 +13,7 @@ from millpond.base.names import nearest
 from millpond.cli.errors import Failed
 from millpond.cli.pipeline.figures import COLUMNS, WORDS, cells, drawn, extras
 from millpond.cli.pipeline.file import load
-from millpond.cli.stop import Stop, noted
+from millpond.cli.stop import Stop, stop_on
 from millpond.cli.terminal import print_json, print_table
 from millpond.cli.times import show_span
 from millpond.spark.pipelines.status import Status, find_statuses, read_status
@@ -23,18 +23,18 @@ WATCH_SECONDS: Final = 1.0
 
 
 def show_statuses(what: str | None, *, as_json: bool, watch: bool) -> None:
-    statuses = look(what)
+    statuses = select_statuses(what)
     if not watch:
         _show(statuses, as_json=as_json)
         return
-    with noted(signal.SIGINT) as stop:
+    with stop_on(signal.SIGINT) as stop:
         if as_json or not sys.stdout.isatty():
             _watch_lines(what, stop, as_json=as_json)
         else:
             _watch_screen(what, stop)
 
 
-def look(what: str | None) -> list[Status]:
+def select_statuses(what: str | None) -> list[Status]:
     """The requested pipelines."""
     if what is None:
         statuses = [status for _, status in find_statuses(Path(HOME))]
@@ -54,11 +54,11 @@ def look(what: str | None) -> list[Status]:
         if status is None:
             raise Failed(f"{pipeline.name} has not run yet: start it with `millpond pipeline run {what}`.")
         return [status]
-    known = {status.snapshot.name: status for _, status in find_statuses(Path(HOME))}
-    found = read_status(Path(HOME) / what) or known.get(what)
-    if found is None:
-        raise Failed(f"There is no pipeline {what} in {HOME}{nearest(what, known)}")
-    return [found]
+    by_name = {status.snapshot.name: status for _, status in find_statuses(Path(HOME))}
+    status = read_status(Path(HOME) / what) or by_name.get(what)
+    if status is None:
+        raise Failed(f"There is no pipeline {what} in {HOME}{nearest(what, by_name)}")
+    return [status]
 
 
 def as_object(status: Status) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def _print_plain(statuses: list[Status]) -> None:
 
 
 def _watch_lines(what: str | None, stop: Stop, *, as_json: bool) -> None:
-    while not stop.is_asked:
-        statuses = look(what)
+    while not stop.is_requested:
+        statuses = select_statuses(what)
         if as_json:
             print_json([as_object(each) for each in statuses], indent=None)
         else:
@@ -110,9 +110,9 @@ def _watch_screen(what: str | None, stop: Stop) -> None:
     from rich.text import Text
 
     with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        while not stop.is_asked:
+        while not stop.is_requested:
             parts: list[Any] = []
-            for each in look(what):
+            for each in select_statuses(what):
                 parts += [drawn(each.snapshot, each.condition), Text("")]
             foot = Text(f"  every {show_span(WATCH_SECONDS * 1000)} · Ctrl-C ends", style="dim")
             live.update(Group(*parts, foot), refresh=True)

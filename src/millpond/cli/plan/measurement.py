@@ -62,10 +62,10 @@ def _measure(
     pipe: _Pipe, cpu: Callable[[], float], produce_large: m.Message, produce_small: m.Message, seconds: float
 ) -> Engine:
     large, small = _framed(produce_large, PRODUCE_VERSION), _framed(produce_small, PRODUCE_VERSION)
-    wanted = fetch_request(
+    fetch_message = fetch_request(
         TopicPartition(LARGE, 0), 0, "read_uncommitted", fetch_bytes=BATCH_BYTES + 200_000, wait_ms=500
     )
-    fetch = _framed(wanted, FETCH_NEWEST)
+    fetch = _framed(fetch_message, FETCH_NEWEST)
     rates = [
         _rate(cpu, lambda: pipe.repeat(large, seconds, WRITTEN_BYTES_MAX // len(large)), len(large)),
         _rate(cpu, lambda: pipe.repeat(fetch, seconds), len(large)),

@@ -48,11 +48,11 @@ def command() -> None:
 @click.option(
     "-X", "extras", metavar="NAME=VALUE", multiple=True, help="A setting for the client library; repeatable."
 )
-@click.option("--ask", "asked", metavar="SETTING", multiple=True, help="Prompt for its value, hidden.")
+@click.option("--ask", "prompts", metavar="SETTING", multiple=True, help="Prompt for its value, hidden.")
 @click.option("--replace", "may_replace", is_flag=True, help="Replace a profile of this name.")
 @click.option("--use", "is_used", is_flag=True, help="Make it the default.")
 def add_command(
-    name: str, bootstrap: str, extras: tuple[str, ...], asked: tuple[str, ...], may_replace: bool, is_used: bool
+    name: str, bootstrap: str, extras: tuple[str, ...], prompts: tuple[str, ...], may_replace: bool, is_used: bool
 ) -> None:
     """Add the profile NAME, without connecting to the cluster.
 
@@ -68,14 +68,14 @@ def add_command(
     if not NAME.fullmatch(name):
         raise click.UsageError(f"{name!r} cannot be a profile's name: use letters, digits, dots, - and _.")
     profiles = read_profiles()
-    if name in profiles.known and not may_replace:
+    if name in profiles.by_name and not may_replace:
         raise Failed(f"The profile {name} exists already: add --replace to replace it.")
-    settings = pairs(extras, "-X") | {each: _secret(each) for each in asked}
+    settings = pairs(extras, "-X") | {each: _secret(each) for each in prompts}
     access = Access(bootstrap, settings)
     access.check()
-    known = {**profiles.known, name: Profile(name, bootstrap, settings)}
-    path = write_profiles(Profiles(known, name if is_used else profiles.in_use))
-    click.echo(f"{'Replaced' if name in profiles.known else 'Added'} profile {name} in {path}.")
+    by_name = {**profiles.by_name, name: Profile(name, bootstrap, settings)}
+    path = write_profiles(Profiles(by_name, name if is_used else profiles.in_use))
+    click.echo(f"{'Replaced' if name in profiles.by_name else 'Added'} profile {name} in {path}.")
 
 
 def _secret(setting: str) -> str:
@@ -98,13 +98,13 @@ def list_command(as_json: bool) -> None:
       millpond profile list
     """
     profiles = read_profiles()
-    warn_of_readers(profiles.known.values())
+    warn_of_readers(profiles.by_name.values())
     print_list(
-        [_as_object(each, profiles) for each in profiles.known.values()],
+        [_as_object(each, profiles) for each in profiles.by_name.values()],
         ("Profile", "In use", "Bootstrap", "Settings"),
         [
             (each.name, "yes" if each.name == profiles.in_use else "", each.bootstrap, len(each.settings))
-            for each in profiles.known.values()
+            for each in profiles.by_name.values()
         ],
         as_json=as_json,
         otherwise=NONE_YET,
@@ -124,7 +124,7 @@ def show_command(name: str | None, as_json: bool) -> None:
     """
     profiles = read_profiles()
     if name is None and profiles.in_use is None:
-        raise Failed("No profile is in use: name one." if profiles.known else NONE_YET)
+        raise Failed("No profile is in use: name one." if profiles.by_name else NONE_YET)
     profile = profiles.get(name or profiles.in_use or "", "millpond profile show")
     warn_of_readers([profile])
     if as_json:
@@ -156,9 +156,9 @@ def remove_command(name: str) -> None:
     """
     profiles = read_profiles()
     profiles.get(name, "millpond profile remove")
-    known = {each: profile for each, profile in profiles.known.items() if each != name}
+    by_name = {each: profile for each, profile in profiles.by_name.items() if each != name}
     was_in_use = profiles.in_use == name
-    write_profiles(Profiles(known, None if was_in_use else profiles.in_use))
+    write_profiles(Profiles(by_name, None if was_in_use else profiles.in_use))
     click.echo(f"Removed profile {name}" + ("; none is in use now." if was_in_use else "."))
 
 
@@ -179,5 +179,5 @@ def use_command(name: str | None, is_none: bool) -> None:
     if name is not None:
         profiles.get(name, "millpond profile use")
     write_profiles(replace(profiles, in_use=name))
-    left = counted(len(profiles.known), "profile")
+    left = counted(len(profiles.by_name), "profile")
     click.echo(f"Profile {name} is in use." if name else f"No profile is in use; {left} in {profiles_path()}.")

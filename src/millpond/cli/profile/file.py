@@ -47,7 +47,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    known: Mapping[str, Profile] = field(default_factory=dict)
+    by_name: Mapping[str, Profile] = field(default_factory=dict)
     in_use: str | None = None
     """The default profile."""
 
@@ -55,9 +55,9 @@ class Profiles:
         """The profile of this name; `origin` is the option that named it, for the error message."""
         from millpond.base.names import nearest
 
-        profile = self.known.get(name)
+        profile = self.by_name.get(name)
         if profile is None:
-            near = nearest(name, self.known)
+            near = nearest(name, self.by_name)
             hint = " Add it with `millpond profile add`." if near == "." else ""
             raise Failed(f"{origin}: there is no profile {name}{near}{hint}")
         return profile
@@ -101,25 +101,25 @@ def read_profiles() -> Profiles:
     raise Failed(f"The profiles in {path} are invalid: {sentence(str(fault))} Correct the file, or delete it.")
 
 
-def _profiles(given: Mapping[str, object]) -> Profiles:
+def _profiles(content: Mapping[str, object]) -> Profiles:
     """Raises ValueError with the fault."""
-    _check_keys("the file", given, ("use", "profiles"))
-    tables = given.get("profiles", {})
+    _check_keys("the file", content, ("use", "profiles"))
+    tables = content.get("profiles", {})
     if not isinstance(tables, dict):
         raise ValueError("profiles must be a table of profiles")
-    known = {name: _profile(name, each) for name, each in tables.items()}
-    in_use = given.get("use")
-    if in_use is not None and (not isinstance(in_use, str) or in_use not in known):
+    by_name = {name: _profile(name, each) for name, each in tables.items()}
+    in_use = content.get("use")
+    if in_use is not None and (not isinstance(in_use, str) or in_use not in by_name):
         raise ValueError(f"use names the profile {in_use!r}, which does not exist")
-    return Profiles(known, in_use)
+    return Profiles(by_name, in_use)
 
 
-def _profile(name: str, given: object) -> Profile:
-    if not isinstance(given, dict):
+def _profile(name: str, table: object) -> Profile:
+    if not isinstance(table, dict):
         raise ValueError(f"profile {name} must be a table")
-    _check_keys(f"profile {name}", given, ("bootstrap", "settings"))
-    bootstrap = given.get("bootstrap")
-    settings = given.get("settings", {})
+    _check_keys(f"profile {name}", table, ("bootstrap", "settings"))
+    bootstrap = table.get("bootstrap")
+    settings = table.get("settings", {})
     if not isinstance(bootstrap, str) or not bootstrap:
         raise ValueError(f"profile {name} has no bootstrap")
     if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
@@ -127,13 +127,13 @@ def _profile(name: str, given: object) -> Profile:
     return Profile(name, bootstrap, settings)
 
 
-def _check_keys(where: str, given: Mapping[str, object], known: Iterable[str]) -> None:
+def _check_keys(where: str, table: Mapping[str, object], keys: Iterable[str]) -> None:
     from millpond.base.names import nearest
 
-    known = list(known)
-    for key in given:
-        if key not in known:
-            end = nearest(key, known).removesuffix(".") or f"; there are {' and '.join(known)}"
+    keys = list(keys)
+    for key in table:
+        if key not in keys:
+            end = nearest(key, keys).removesuffix(".") or f"; there are {' and '.join(keys)}"
             raise ValueError(f"{where} has an unknown key {key!r}{end}")
 
 
@@ -153,7 +153,7 @@ def write_profiles(profiles: Profiles) -> Path:
     lines = [_HEAD]
     if profiles.in_use is not None:
         lines.append(f"use = {_quoted(profiles.in_use)}\n")
-    for each in profiles.known.values():
+    for each in profiles.by_name.values():
         lines.append(f"\n[profiles.{_quoted(each.name)}]\nbootstrap = {_quoted(each.bootstrap)}\n")
         if each.settings:
             lines.append(f"\n[profiles.{_quoted(each.name)}.settings]\n")

@@ -10,10 +10,10 @@ from millpond.cli.completion.name import Name
 
 
 class ProfileName(Name):
-    def known(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+    def candidates(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
         from millpond.cli.profile.file import read_profiles
 
         try:
-            return read_profiles().known
+            return read_profiles().by_name
         except click.ClickException:
             return []

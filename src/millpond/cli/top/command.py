@@ -41,28 +41,28 @@ def command(every: float, once: bool, as_json: bool, access: Access) -> None:
 
             run_screen(cluster, every)
         else:
-            _print_looks(cluster, every, once=once, as_json=as_json)
+            _print_samples(cluster, every, once=once, as_json=as_json)
 
 
-def _print_looks(cluster: Cluster, every: float, *, once: bool, as_json: bool) -> None:
-    from millpond.admin.pulse import Pulse, look_at
-    from millpond.cli.stop import noted
+def _print_samples(cluster: Cluster, every: float, *, once: bool, as_json: bool) -> None:
+    from millpond.admin.cluster_rates import RateWindow, sample_cluster
+    from millpond.cli.stop import stop_on
     from millpond.cli.terminal import print_json
     from millpond.cli.top.view import WINDOW_SECONDS, as_object, lines
 
-    pulse = Pulse(WINDOW_SECONDS)
-    with noted(signal.SIGINT, signal.SIGTERM) as stop:
-        pulse.add(look_at(cluster))
+    window = RateWindow(WINDOW_SECONDS)
+    with stop_on(signal.SIGINT, signal.SIGTERM) as stop:
+        window.add(sample_cluster(cluster))
         while True:
             # Rates need two samples, so the first one is not shown.
             stop.wait(every)
-            if stop.is_asked:
+            if stop.is_requested:
                 return
-            pulse.add(look_at(cluster))
+            window.add(sample_cluster(cluster))
             if as_json:
-                print_json(as_object(pulse), indent=None)
+                print_json(as_object(window), indent=None)
             else:
-                click.echo(f"{time.strftime('%H:%M:%S')}  " + "\n".join(lines(pulse)))
+                click.echo(f"{time.strftime('%H:%M:%S')}  " + "\n".join(lines(window)))
                 if not once:
                     click.echo()
             sys.stdout.flush()

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from millpond.admin.pulse import Pulse, look_at
+from millpond.admin.cluster_rates import RateWindow, sample_cluster
 from millpond.base.errors import RemoteError
 from millpond.cli.errors import sentence
-from millpond.cli.stop import noted
+from millpond.cli.stop import stop_on
 from millpond.cli.terminal import empty_table
 from millpond.cli.top.view import (
     WINDOW_SECONDS,
@@ -56,7 +56,7 @@ TABLE_LINES: Final = 3
 """Lines of a table besides its rows: the header, the rule below it, and a gap."""
 
 
-class _Looking(threading.Thread):
+class _Poller(threading.Thread):
     """Polls the cluster; the screen reads the last result."""
 
     def __init__(self, cluster: Cluster, every: float) -> None:
@@ -64,22 +64,22 @@ class _Looking(threading.Thread):
         self._cluster = cluster
         self._every = every
         self._over = threading.Event()
-        self.pulse = Pulse(WINDOW_SECONDS)
+        self.window = RateWindow(WINDOW_SECONDS)
         self.fault = ""
         """Why the last sample failed."""
-        self.looks = 0
+        self.samples = 0
 
     def run(self) -> None:
         while not self._over.is_set():
             began = time.monotonic()
             try:
-                look = look_at(self._cluster)
+                sample = sample_cluster(self._cluster)
             except (ClientError, RemoteError, OSError) as fault:
                 self.fault = sentence(str(fault))
             else:
-                self.pulse.add(look)
+                self.window.add(sample)
                 self.fault = ""
-            self.looks += 1
+            self.samples += 1
             self._over.wait(max(self._every - (time.monotonic() - began), 0.05))
 
     def end(self) -> None:
@@ -92,25 +92,25 @@ def run_screen(cluster: Cluster, every: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    looking = _Looking(cluster, every)
-    looking.start()
+    poller = _Poller(cluster, every)
+    poller.start()
     console = Console(highlight=False, markup=False)
     try:
         with (
-            noted(signal.SIGINT, signal.SIGTERM) as stop,
+            stop_on(signal.SIGINT, signal.SIGTERM) as stop,
             _keys() as pressed,
             Live(Text("Looking …"), console=console, screen=True, auto_refresh=False) as live,
         ):
             drawn: tuple[int, os.terminal_size] | None = None
-            while not stop.is_asked and pressed(NAP_SECONDS) not in END_KEYS:
-                now = (looking.looks, shutil.get_terminal_size())
+            while not stop.is_requested and pressed(NAP_SECONDS) not in END_KEYS:
+                now = (poller.samples, shutil.get_terminal_size())
                 if now != drawn:
                     drawn = now
-                    live.update(_drawn(looking, every, now[1].lines), refresh=True)
+                    live.update(_drawn(poller, every, now[1].lines), refresh=True)
     finally:
-        looking.end()
+        poller.end()
         # The thread uses the client, which is about to be closed.
-        looking.join(LAST_SECONDS)
+        poller.join(LAST_SECONDS)
 
 
 @contextmanager
@@ -134,22 +134,22 @@ def _keys() -> Iterator[Callable[[float], str]]:
             termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
-def _drawn(looking: _Looking, every: float, height: int) -> RenderableType:
+def _drawn(poller: _Poller, every: float, height: int) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
     parts: list[RenderableType] = []
-    if looking.fault:
-        parts.append(Text(f"The cluster does not answer: {looking.fault} Trying again.", style="bold red"))
-    if looking.pulse.last is None:
-        return Group(*parts, Text("Looking …" if not looking.fault else ""))
-    pulse = looking.pulse
-    wrong = problems(pulse)
-    head = f"{time.strftime('%H:%M:%S')}  {headline(pulse)}"
+    if poller.fault:
+        parts.append(Text(f"The cluster does not answer: {poller.fault} Trying again.", style="bold red"))
+    if poller.window.last is None:
+        return Group(*parts, Text("Looking …" if not poller.fault else ""))
+    window = poller.window
+    wrong = problems(window)
+    head = f"{time.strftime('%H:%M:%S')}  {headline(window)}"
     parts.append(Text(head, style="bold", overflow="ellipsis", no_wrap=True))
     parts += [Text(f"! {each}", style="red", overflow="ellipsis", no_wrap=True) for each in wrong[:PROBLEMS_MAX]]
     parts.append(Text(""))
-    nodes, topics, groups = nodes_table(pulse), topics_table(pulse), groups_table(pulse)
+    nodes, topics, groups = nodes_table(window), topics_table(window), groups_table(window)
     nodes_shown = min(len(nodes.rows), NODES_MAX)
     left = max(height - len(parts) - nodes_shown - 3 * TABLE_LINES - 1, 2)
     # Half for each, and what one does not need for the other.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from millpond.admin.cluster_rates import ClusterSample, Rates, RateWindow
 from millpond.admin.concerns import find_concerns
 from millpond.admin.lag import GroupLag
-from millpond.admin.pulse import Look, Pulse, Rates
 from millpond.base.named_tuple import NamedTuple
 from millpond.cli.status import problem
+from millpond.cli.terminal import aligned
 from millpond.cli.text import NOTHING, counted, safe
 from millpond.cli.times import now_ms, show_span
 
@@ -27,27 +28,27 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str, ...]]
 
 
-def headline(pulse: Pulse) -> str:
-    look, rates = _known(pulse)
-    nodes = look.health.nodes.nodes
+def headline(window: RateWindow) -> str:
+    sample, rates = _current(window)
+    nodes = sample.health.nodes.nodes
     here = sum(node.address is not None for node in nodes)
     return (
-        f"{here} of {counted(len(nodes), 'node')}, {counted(len(look.topics), 'topic')}, "
-        f"{counted(look.partitions, 'partition')}; {_rate(rates.written_in_all)} written, "
-        f"{counted(look.lag, 'record')} unread"
+        f"{here} of {counted(len(nodes), 'node')}, {counted(len(sample.topics), 'topic')}, "
+        f"{counted(sample.partitions, 'partition')}; {_rate(rates.written_in_all)} written, "
+        f"{counted(sample.lag, 'record')} unread"
     )
 
 
-def problems(pulse: Pulse) -> list[str]:
-    look, _ = _known(pulse)
-    return [problem(each) for each in find_concerns(look.health)]
+def problems(window: RateWindow) -> list[str]:
+    sample, _ = _current(window)
+    return [problem(each) for each in find_concerns(sample.health)]
 
 
-def nodes_table(pulse: Pulse) -> Table:
-    look, _ = _known(pulse)
-    disks = {each.node_id: each for each in look.health.disks}
+def nodes_table(window: RateWindow) -> Table:
+    sample, _ = _current(window)
+    disks = {each.node_id: each for each in sample.health.disks}
     rows = []
-    for node in look.health.nodes.nodes:
+    for node in sample.health.nodes.nodes:
         disk = disks.get(node.node_id)
         state = "away" if node.address is None else "controller" if node.is_controller else "ready"
         free = None if disk is None or not disk.total_bytes else disk.free_bytes
@@ -64,15 +65,17 @@ def nodes_table(pulse: Pulse) -> Table:
     return Table(("Node", "Address", "State", "Leads", "In sync", "Disk free"), 3, rows)
 
 
-def topics_table(pulse: Pulse) -> Table:
+def topics_table(window: RateWindow) -> Table:
     """The busiest first."""
-    look, rates = _known(pulse)
-    names = sorted(look.topics, key=lambda name: (-rates.written.get(name, 0.0), -look.topics[name].offsets, name))
+    sample, rates = _current(window)
+    names = sorted(
+        sample.topics, key=lambda name: (-rates.written.get(name, 0.0), -sample.topics[name].offsets, name)
+    )
     rows = [
         (
             safe(name, in_line=True),
-            f"{look.topics[name].partitions:,}",
-            f"{look.topics[name].offsets:,}",
+            f"{sample.topics[name].partitions:,}",
+            f"{sample.topics[name].offsets:,}",
             _rate(rates.written.get(name)),
         )
         for name in names
@@ -80,13 +83,13 @@ def topics_table(pulse: Pulse) -> Table:
     return Table(("Topic", "Partitions", "Offsets", "Written"), 1, rows)
 
 
-def groups_table(pulse: Pulse) -> Table:
+def groups_table(window: RateWindow) -> Table:
     """The largest lag first."""
-    look, rates = _known(pulse)
+    sample, rates = _current(window)
     return Table(
         ("Group", "State", "Members", "Lag", "Trend", "Behind", "Read"),
         2,
-        [_group_row(each, rates) for each in _by_lag(look)],
+        [_group_row(each, rates) for each in _by_lag(sample)],
     )
 
 
@@ -103,39 +106,28 @@ def _group_row(each: GroupLag, rates: Rates) -> tuple[str, ...]:
     )
 
 
-def lines(pulse: Pulse) -> Iterator[str]:
+def lines(window: RateWindow) -> Iterator[str]:
     """For a pipe."""
-    yield headline(pulse)
-    for each in problems(pulse):
+    yield headline(window)
+    for each in problems(window):
         yield f"! {each}"
-    for table in (nodes_table(pulse), topics_table(pulse), groups_table(pulse)):
+    for table in (nodes_table(window), topics_table(window), groups_table(window)):
         if table.rows:
             yield ""
-            yield from plain(table, LINES_MAX)
+            yield from aligned(table.columns, table.rows[:LINES_MAX], table.words)
+            if len(table.rows) > LINES_MAX:
+                yield f"and {len(table.rows) - LINES_MAX:,} more"
 
 
-def plain(table: Table, most: int) -> Iterator[str]:
-    shown = [table.columns, *table.rows[:most]]
-    widths = [max(len(row[at]) for row in shown) for at in range(len(table.columns))]
-    for row in shown:
-        cells = [
-            cell.ljust(width) if at < table.words else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
-    if len(table.rows) > most:
-        yield f"and {len(table.rows) - most:,} more"
-
-
-def as_object(pulse: Pulse) -> dict[str, Any]:
+def as_object(window: RateWindow) -> dict[str, Any]:
     """Plain numbers, null for unknown."""
-    look, rates = _known(pulse)
+    sample, rates = _current(window)
     return {
         "at_ms": now_ms(),
-        "cluster_id": look.health.nodes.cluster_id,
+        "cluster_id": sample.health.nodes.cluster_id,
         "written_per_second": rates.written_in_all,
-        "lag": look.lag,
-        "problems": problems(pulse),
+        "lag": sample.lag,
+        "problems": problems(window),
         "nodes": [
             {
                 "node": each.node_id,
@@ -145,7 +137,7 @@ def as_object(pulse: Pulse) -> dict[str, Any]:
                 "in_sync": each.in_sync,
                 "replicas": each.replicas,
             }
-            for each in look.health.nodes.nodes
+            for each in sample.health.nodes.nodes
         ],
         "topics": [
             {
@@ -154,7 +146,7 @@ def as_object(pulse: Pulse) -> dict[str, Any]:
                 "offsets": each.offsets,
                 "written_per_second": rates.written.get(name),
             }
-            for name, each in sorted(look.topics.items())
+            for name, each in sorted(sample.topics.items())
         ],
         "groups": [
             {
@@ -167,18 +159,18 @@ def as_object(pulse: Pulse) -> dict[str, Any]:
                 "read_per_second": rates.read.get(each.group.id),
                 "lag_growth_per_second": rates.lag_growth.get(each.group.id),
             }
-            for each in _by_lag(look)
+            for each in _by_lag(sample)
         ],
     }
 
 
-def _known(pulse: Pulse) -> tuple[Look, Rates]:
-    assert pulse.last is not None, "no sample yet"
-    return pulse.last, pulse.rates or Rates()
+def _current(window: RateWindow) -> tuple[ClusterSample, Rates]:
+    assert window.last is not None, "no sample yet"
+    return window.last, window.rates or Rates()
 
 
-def _by_lag(look: Look) -> Sequence[GroupLag]:
-    return sorted(look.health.groups, key=lambda each: (-each.lag, each.group.id))
+def _by_lag(sample: ClusterSample) -> Sequence[GroupLag]:
+    return sorted(sample.health.groups, key=lambda each: (-each.lag, each.group.id))
 
 
 def _rate(per_second: float | None) -> str:

@@ -101,10 +101,10 @@ def list_command(internal: bool, as_json: bool, access: Access) -> None:
       millpond topic list --json | jq '.[].name'
     """
     with access.open() as cluster:
-        known = cluster.topics()
+        infos = cluster.topics()
     topics = [
         (name, len(topic.partitions), max((len(each.replicas) for each in topic.partitions.values()), default=0))
-        for name, topic in sorted(known.items())
+        for name, topic in sorted(infos.items())
         if internal or not name.startswith(INTERNAL)
     ]
     print_list(
@@ -223,13 +223,13 @@ def move_command(
       millpond topic move orders --partition 2 --to 1,4,5 --rate 50MB/s
       millpond topic move __consumer_offsets --to 1,2,3 --yes
     """
-    from millpond.admin.moves import look
+    from millpond.admin.moves import read_placement
     from millpond.admin.placement import plan_move
     from millpond.admin.topics import find_topic
 
     with access.open() as cluster:
         find_topic(cluster, name)
-        moves = plan_move(look(cluster), name, indexes, nodes)
+        moves = plan_move(read_placement(cluster), name, indexes, nodes)
         run_plan(cluster, moves, yes=yes, rate=rate, dry_run=dry_run, as_json=as_json)
 
 
@@ -264,7 +264,7 @@ def replicas_command(
       millpond topic replicas orders --factor 3 --rate 50MB/s --yes
     """
     from millpond.admin.members import require_in_sync
-    from millpond.admin.moves import look
+    from millpond.admin.moves import read_placement
     from millpond.admin.placement import plan_factor, waited_for
     from millpond.admin.topics import find_topic
 
@@ -273,10 +273,10 @@ def replicas_command(
     with access.open() as cluster:
         if name is not None:
             find_topic(cluster, name)
-        load = look(cluster)
-        topics = sorted({each.topic for each in load.partitions}) if name is None else [name]
-        moves = plan_factor(load, topics, factor)
-        for node in waited_for(load, moves):
+        placement = read_placement(cluster)
+        topics = sorted({each.topic for each in placement.partitions}) if name is None else [name]
+        moves = plan_factor(placement, topics, factor)
+        for node in waited_for(placement, moves):
             click.echo(
                 f"Node {node} is down, and its partitions get all their replicas only when it is back. Is it "
                 f"gone for good? Run `millpond node drain {node}` first.",

@@ -25,23 +25,23 @@ def run_child(workers: Sequence[Worker]) -> None:
 
     ended = threading.Event()
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    telling = threading.Thread(target=_tell, args=(workers, ended), daemon=True)
-    telling.start()
+    reporter = threading.Thread(target=_report, args=(workers, ended), daemon=True)
+    reporter.start()
     print("ready", flush=True)
     try:
         run_workers(*workers)
     finally:
         ended.set()
-        telling.join(STATS_SECONDS)
+        reporter.join(STATS_SECONDS)
 
 
-def _tell(workers: Sequence[Worker], ended: threading.Event) -> None:
-    told = ""
+def _report(workers: Sequence[Worker], ended: threading.Event) -> None:
+    last_line = ""
     while True:
         is_over = ended.wait(STATS_SECONDS)
         line = json.dumps({str(at): asdict(worker.stats) for at, worker in enumerate(workers)})
-        if line != told:
-            told = line
+        if line != last_line:
+            last_line = line
             # One write, so that output of handlers cannot come in between.
             os.write(sys.stderr.fileno(), f"{STATS}{line}\n".encode())
         if is_over:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from millpond.cli.access import Access, cluster_options
-from millpond.cli.cluster.children import CannotRun, Child, Crew, Event
+from millpond.cli.cluster.children import CannotRun, Child, Event, Supervisor
 from millpond.cli.errors import Failed
 from millpond.cli.options import option
-from millpond.cli.stop import Stop, noted
+from millpond.cli.stop import Stop, stop_on
 from millpond.cli.text import counted
 from millpond.cli.work.child import STATS, run_child
 from millpond.cli.work.specs import find_workers
@@ -63,7 +63,7 @@ def command(specs: tuple[str, ...], processes: int, reload: bool, every: float, 
         run_child(workers)
         return
     run = _Run(workers, specs, processes, access, every)
-    with noted(*stop_signals()) as stop:
+    with stop_on(*stop_signals()) as stop:
         in_time = run.until(stop, _Files() if reload else None)
     click.echo(f"Stopped after {run.summary()}.")
     if not in_time:
@@ -80,7 +80,7 @@ class _Run:
         events: queue.Queue[Event] = queue.Queue()
         arguments = ("work", "--child", "--bootstrap", access.bootstrap, *specs)
         children = {number: Child(number, arguments, events) for number in range(1, processes + 1)}
-        self._crew = Crew("process", children, events, self._say)
+        self._supervisor = Supervisor("process", children, events, self._say)
         self._finished = dict.fromkeys(FIGURES, 0)
         """Counts of processes that have ended."""
         self._current: dict[int, dict[str, int]] = {}
@@ -89,16 +89,16 @@ class _Run:
     def until(self, stop: Stop, files: _Files | None) -> bool:
         """Whether all stopped in time."""
         names = ", ".join(f"{worker.__name__} ({worker.options.group})" for worker in self._workers)
-        children = list(self._crew.children.values())
+        children = list(self._supervisor.children.values())
         self._line(f"{names}: {len(children)} {'process' if len(children) == 1 else 'processes'}")
-        self._crew.start()
-        told_at, before, is_compared = time.monotonic(), 0, False
+        self._supervisor.start()
+        shown_at, before, is_compared = time.monotonic(), 0, False
         with ExitStack() as stack:
             lag = _Lag(self._access, self._workers, stack)
             try:
-                while not stop.is_asked:
-                    self._crew.turn()
-                    if not is_compared and self._crew.is_ready:
+                while not stop.is_requested:
+                    self._supervisor.turn()
+                    if not is_compared and self._supervisor.is_ready:
                         is_compared = True
                         for text in lag.idle(len(children)):
                             self._line(text)
@@ -106,16 +106,16 @@ class _Run:
                         self._line(f"{changed} has changed: restarting")
                         self._restart()
                     now = time.monotonic()
-                    if now - told_at >= self._every:
+                    if now - shown_at >= self._every:
                         done = self._total("processed")
-                        self._line(f"{(done - before) / (now - told_at):,.0f}/s  {self.summary()}{lag.text()}")
-                        told_at, before = now, done
+                        self._line(f"{(done - before) / (now - shown_at):,.0f}/s  {self.summary()}{lag.text()}")
+                        shown_at, before = now, done
             except CannotRun as fault:
-                self._crew.end([children])
+                self._supervisor.end([children])
                 raise Failed(str(fault)) from None
-            in_time = self._crew.end([children])
+            in_time = self._supervisor.end([children])
             # Their final counts.
-            self._crew.drain()
+            self._supervisor.drain()
             return in_time
 
     def summary(self) -> str:
@@ -126,19 +126,19 @@ class _Run:
         return self._finished[name] + sum(each.get(name, 0) for each in self._current.values())
 
     def _restart(self) -> None:
-        children = list(self._crew.children.values())
+        children = list(self._supervisor.children.values())
         for child in children:
             child.stop()
         for child in children:
             if not child.wait(30):
                 child.stop(at_once=True)
                 child.wait(5)
-        self._crew.drain()
+        self._supervisor.drain()
         for child in children:
-            self._end_life(child.node_id)
+            self._add_to_finished(child.node_id)
             child.start()
 
-    def _end_life(self, number: int) -> None:
+    def _add_to_finished(self, number: int) -> None:
         for name, count in self._current.pop(number, {}).items():
             self._finished[name] += count
 
@@ -150,8 +150,8 @@ class _Run:
             self._current[child.node_id] = {name: sum(each[name] for each in stats) for name in FIGURES}
         else:
             if text.startswith("ready"):
-                self._end_life(child.node_id)
-            self._line(f"{child.node_id}: {text}" if len(self._crew.children) > 1 else text)
+                self._add_to_finished(child.node_id)
+            self._line(f"{child.node_id}: {text}" if len(self._supervisor.children) > 1 else text)
 
     def _line(self, text: str) -> None:
         click.echo(f"{time.strftime('%H:%M:%S')}  {text}")
@@ -175,12 +175,12 @@ class _Lag:
 
         try:
             with self._access.open() as cluster:
-                known = cluster.topics({topic for each in self._workers for topic in each.options.topics})
+                infos = cluster.topics({topic for each in self._workers for topic in each.options.topics})
         except (Failed, ClientError):
             # The workers report what is wrong with the cluster.
             return
         for each in self._workers:
-            topics = [known[name] for name in each.options.topics if name in known]
+            topics = [infos[name] for name in each.options.topics if name in infos]
             partitions = sum(len(topic.partitions) for topic in topics)
             if len(topics) == len(each.options.topics) and partitions < processes:
                 spare = processes - partitions
@@ -217,7 +217,7 @@ class _Files:
     """The program's files: modules imported from below the current folder."""
 
     def __init__(self) -> None:
-        self._seen = dict(self._times())
+        self._mtimes = dict(self._times())
         self._look_at = time.monotonic() + RELOAD_SECONDS
 
     def changed(self) -> str | None:
@@ -226,8 +226,8 @@ class _Files:
             return None
         self._look_at = time.monotonic() + RELOAD_SECONDS
         now = dict(self._times())
-        changed = [path for path, at in now.items() if self._seen.get(path) != at]
-        self._seen = now
+        changed = [path for path, at in now.items() if self._mtimes.get(path) != at]
+        self._mtimes = now
         return os.path.relpath(changed[0]) if changed else None
 
     def _times(self) -> Iterator[tuple[str, int]]:

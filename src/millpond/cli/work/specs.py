@@ -20,11 +20,11 @@ def find_workers(specs: Iterable[str]) -> list[Worker]:
     """The named workers, each once; a module alone means all its workers."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: dict[int, Worker] = {}
+    workers: dict[int, Worker] = {}
     for spec in specs:
         for worker in _workers_of(spec):
-            found[id(worker)] = worker
-    return list(found.values())
+            workers[id(worker)] = worker
+    return list(workers.values())
 
 
 def _workers_of(spec: str) -> list[Worker]:

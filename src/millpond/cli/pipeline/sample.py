@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from millpond.spark.parsing.inference import Inferred
 
 
-def look_at_topic(access: Access, topic: str) -> Inferred | None:
+def sample_topic(access: Access, topic: str) -> Inferred | None:
     """The types of its values; None, with a message, if they cannot be read. The topic must exist."""
     from millpond.spark.pipelines.session import SessionError, check_python
 
@@ -34,12 +34,12 @@ def look_at_topic(access: Access, topic: str) -> Inferred | None:
 
     with access.open() as cluster:
         find_topic(cluster, topic)
-        seen = infer(sample_values(cluster, topic))
-    if not seen.records:
+        sample = infer(sample_values(cluster, topic))
+    if not sample.records:
         _say(f"{topic} has no records yet.")
         return None
-    click.echo(f"Sampled {counted(seen.records, 'record')} of {topic}.")
-    return seen
+    click.echo(f"Sampled {counted(sample.records, 'record')} of {topic}.")
+    return sample
 
 
 def _say(text: str) -> None:
