@@ -18,13 +18,12 @@ from millpond.admin.errors import NotDeadLetters, Refused
 from millpond.admin.groups import EMPTY, STABLE, delete_groups, describe_group, list_groups
 from millpond.admin.history import read_history
 from millpond.admin.lag import LagWatch
-from millpond.admin.moves import look
+from millpond.admin.moves import read_placement
 from millpond.admin.offset_reset import apply_reset, plan_reset
 from millpond.admin.offsets import Beginning
-from millpond.admin.placement import Planned
+from millpond.admin.placement import PlannedMove
 from millpond.admin.throttle import clear_throttle, set_throttle
 from millpond.admin.topics import alter_topic, delete_topics, describe_topics, grow_topic
-from millpond.admin.traffic import measure_traffic
 from millpond.admin.transactions import (
     abort_transaction,
     describe_transaction,
@@ -34,6 +33,7 @@ from millpond.admin.transactions import (
     open_producers,
 )
 from millpond.admin.waves import run_moves
+from millpond.admin.workload import measure_traffic
 from millpond.base.ids import TopicPartition
 from millpond.cli import command
 from millpond.cli.stop import Stop
@@ -72,13 +72,13 @@ def test_everything_that_people_ask(kafka: KafkaBroker) -> None:
 def moves(cluster: Cluster) -> None:
     """One broker has its share; a limit that a killed command has left is found and taken away."""
     create_topic(cluster, "carried", 2)
-    eventually(lambda: len(look(cluster).of_topic("carried")) == 2)
-    load = look(cluster)
+    eventually(lambda: len(read_placement(cluster).of_topic("carried")) == 2)
+    load = read_placement(cluster)
     assert plan_balance(load) == plan_leaders(load, measure_traffic(cluster, 0.1)) == []
     (node,) = load.racks
-    move = Planned(TopicPartition("carried", 0), (node,), (node,))
+    move = PlannedMove(TopicPartition("carried", 0), (node,), (node,))
     assert run_moves(cluster, [move], stop=Stop(), rate=1_000_000).moved == [move]
-    set_throttle(cluster, [Planned(TopicPartition("carried", 1), (node,), (node, node + 1))], 1_000_000)
+    set_throttle(cluster, [PlannedMove(TopicPartition("carried", 1), (node,), (node, node + 1))], 1_000_000)
     lists = ("leader.replication.throttled.replicas", f"1:{node}", "topic")
     eventually(lambda: lists in settings_of(cluster, "carried"))
     assert clear_throttle(cluster)
@@ -103,12 +103,12 @@ def settings(kafka: KafkaBroker) -> None:
         "cleanup.policy: delete → compact,delete",
     ]
     assert eventually(lambda: value(*topic, "retention.ms") == "5000")
-    told = config("get", *topic, "retention.ms")
-    assert "  from: topic\n  type: whole number\n" in told, "Kafka does not say what it would be otherwise"
+    result = config("get", *topic, "retention.ms")
+    assert "  from: topic\n  type: whole number\n" in result, "Kafka does not say what it would be otherwise"
     assert "from: topic; unset it would be delete\n" in config("get", *topic, "cleanup.policy")
     # What Kafka says of it, without the signs of a web page.
-    assert "retention policy" in told.replace("\n ", "")
-    assert "<" not in told
+    assert "retention policy" in result.replace("\n ", "")
+    assert "<" not in result
     assert "did you mean retention.ms?" in config("set", *topic, "retention.m=1", code=1)
     assert "retention.ms" in config("set", *topic, "segment.bytes=1048577", "retention.ms=soon", code=1)
     assert value(*topic, "segment.bytes") == "1048576"
@@ -139,8 +139,8 @@ def settings(kafka: KafkaBroker) -> None:
     config("unset", *one, "listener.name.clear.max.connections")
     login = "listener.name.login.plain.sasl.jaas.config"
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-    told = config("set", *one, f'{login}={module} required user_{USER}="{PASSWORD}";')
-    assert told == f"{login}: (hidden)\n"
+    result = config("set", *one, f'{login}={module} required user_{USER}="{PASSWORD}";')
+    assert result == f"{login}: (hidden)\n"
     assert f"{login} = (hidden)" in config("get", *one, login)
     assert "is a secret" in config("get", *one, login, "--value", code=1)
     assert PASSWORD not in config("list", *one, "--all", "--json")

@@ -79,11 +79,11 @@ def data(tmp_path: Path) -> Path:
 def stop_after(monkeypatch: pytest.MonkeyPatch, files: int) -> None:
     real, left = backups.write_checked, [files]
 
-    def write(path: Path, *given: Any) -> None:
+    def write(path: Path, *names: Any) -> None:
         left[0] -= 1
         if left[0] < 0:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        real(path, *given)
+        real(path, *names)
 
     monkeypatch.setattr(backups, "write_checked", write)
     monkeypatch.setattr(restores, "write_checked", write)
@@ -127,7 +127,7 @@ def test_what_is_interrupted_goes_on_and_the_one_before_stays(
         assert len(values(pond, "orders", 50)) == 50
 
 
-def test_a_backup_that_rots_is_told_and_not_restored(data: Path, tmp_path: Path) -> None:
+def test_a_damaged_backup_is_reported_and_not_restored(data: Path, tmp_path: Path) -> None:
     kept, again = tmp_path / "kept", tmp_path / "again"
     manifest = back_up(data, kept, now_ms).manifest
     one = next(each for each in manifest.files if each.path.startswith("orders-0/") and each.size > 100)
@@ -135,7 +135,7 @@ def test_a_backup_that_rots_is_told_and_not_restored(data: Path, tmp_path: Path)
     rotten = bytearray(path.read_bytes())
     rotten[70] ^= 1
     path.write_bytes(rotten)
-    assert verify(kept)[1] == [f"{one.path}: is not what was stored (its checksum differs)"]
+    assert verify(kept)[1] == [f"{one.path}: differs from what was stored (wrong checksum)"]
     with pytest.raises(BackupFault, match="in the backup is damaged or missing"):
         restore(kept, again)
     path.unlink()
@@ -165,7 +165,7 @@ def test_the_next_backup_heals_what_has_rotted(data: Path, tmp_path: Path) -> No
     assert back_up(data, kept, now_ms).copied_files == 0
 
 
-def test_a_damaged_segment_is_copied_as_it_is_and_told(data: Path, tmp_path: Path) -> None:
+def test_a_damaged_segment_is_copied_unchanged_and_reported(data: Path, tmp_path: Path) -> None:
     segment = next(iter(sorted((data / "orders-0").glob("*.log"))))
     rotten = bytearray(segment.read_bytes())
     rotten[100] ^= 1
@@ -189,7 +189,7 @@ def test_wrong_folders_are_refused_and_nothing_is_changed(data: Path, tmp_path: 
     for inside in (data, data / "orders-1"):
         assert "is in the data folder itself" in run("backup", str(inside), "--data", str(data))
     assert not (data / "orders-1").exists()
-    assert "holds other things than a backup" in run("backup", str(tmp_path), "--data", str(data))
+    assert "holds something other than a backup" in run("backup", str(tmp_path), "--data", str(data))
     assert "holds no backup" in run("restore", other, "--data", kept)
     back_up(data, tmp_path / "kept", now_ms)
     assert "is not empty" in run("restore", kept, "--data", str(data))
@@ -219,22 +219,22 @@ def test_a_topic_that_is_made_meanwhile_is_there_with_its_records_or_not_at_all(
 
 def test_one_backup_at_a_time_and_one_restore(data: Path, tmp_path: Path) -> None:
     kept, again = tmp_path / "kept", tmp_path / "again"
-    asked = []
+    calls = []
 
     def ask(_: int) -> None:
         with pytest.raises(BackupFault, match=r"another backup into .* is under way"):
             back_up(data, kept, now_ms)
-        asked.append(True)
+        calls.append(True)
 
     back_up(data, kept, now_ms, ask)
     again.mkdir()
     with only_one(again, "there is one"), pytest.raises(BackupFault, match="another restore into"):
         restore(kept, again)
-    assert asked
+    assert calls
     restore(kept, again)
 
 
-def test_a_log_that_loses_its_beginning_meanwhile_is_not_read_anew(
+def test_a_log_that_loses_its_start_is_not_read_again(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []

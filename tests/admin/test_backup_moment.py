@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from millpond.admin.backup import back_up
-from millpond.admin.moment import Seen
+from millpond.admin.moment import LogState
 from millpond.admin.restore import restore, verify
 from millpond.testing import Pond
 
@@ -110,17 +110,19 @@ def test_transactions_are_whole_in_a_backup(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_a_log() -> None:
-    seen = Seen((("0.log", 1), ("5.log", 2), ("9.log", 3)), 100)
-    assert seen.still(seen) == ("0.log", "5.log", "9.log")
-    assert seen.still(Seen((("5.log", 2), ("9.log", 3), ("12.log", 4)))) == ("5.log", "9.log"), (
+    seen = LogState((("0.log", 1), ("5.log", 2), ("9.log", 3)), 100)
+    assert seen.remaining_in(seen) == ("0.log", "5.log", "9.log")
+    assert seen.remaining_in(LogState((("5.log", 2), ("9.log", 3), ("12.log", 4)))) == ("5.log", "9.log"), (
         "old ones were deleted"
     )
-    assert seen.still(Seen((("0.log", 7), ("9.log", 3)))) is None, "compaction has put one in the place of two"
-    assert seen.still(Seen((("0.log", 1), ("9.log", 3)))) is None
-    assert seen.still(Seen((("12.log", 4),))) is None
+    assert seen.remaining_in(LogState((("0.log", 7), ("9.log", 3)))) is None, (
+        "compaction has put one in the place of two"
+    )
+    assert seen.remaining_in(LogState((("0.log", 1), ("9.log", 3)))) is None
+    assert seen.remaining_in(LogState((("12.log", 4),))) is None
 
 
-def test_a_log_that_is_compacted_before_its_turn_is_copied_as_it_is_and_that_is_told(tmp_path: Path) -> None:
+def test_a_log_compacted_meanwhile_is_copied_and_reported(tmp_path: Path) -> None:
     data, kept = tmp_path / "data", tmp_path / "kept"
     with Pond(folder=data) as pond:
         pond.create_topic("left")

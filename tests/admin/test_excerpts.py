@@ -14,13 +14,13 @@ HEADERS = st.lists(st.tuples(st.text(max_size=400), st.none() | st.binary(max_si
 
 
 @given(HEADERS)
-def test_headers_are_no_more_than_allowed_and_say_when_they_are_cut(headers: list[tuple[str, bytes | None]]) -> None:
-    found = cut_headers(headers, SMALL)
-    assert len(found.shown) <= SMALL.headers
-    assert sum(len(part.data) for _, part in found.shown if part) <= SMALL.headers_bytes
-    assert all(len(name) <= NAME_SIGNS_MAX for name, _ in found.shown)
-    whole = [(name, None if part is None else part.data) for name, part in found.shown]
-    assert found.is_cut == (whole != headers)
+def test_headers_are_limited_and_marked_when_cut(headers: list[tuple[str, bytes | None]]) -> None:
+    excerpt = cut_headers(headers, SMALL)
+    assert len(excerpt.shown) <= SMALL.headers
+    assert sum(len(part.data) for _, part in excerpt.shown if part) <= SMALL.headers_bytes
+    assert all(len(name) <= NAME_SIGNS_MAX for name, _ in excerpt.shown)
+    whole = [(name, None if part is None else part.data) for name, part in excerpt.shown]
+    assert excerpt.is_cut == (whole != headers)
 
 
 @pytest.mark.parametrize("size", [9, 10, 11, 12])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 import pytest
 
@@ -13,6 +14,7 @@ from millpond.admin.groups import (
     CONSUMER,
     DEAD,
     EMPTY,
+    SHARE,
     STABLE,
     Group,
     Member,
@@ -23,11 +25,14 @@ from millpond.admin.groups import (
     list_groups,
     refuse_if_active,
 )
+from millpond.admin.lag import LagWatch
+from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import Answered
 from millpond.remote.offsets import committed_by_group
 from millpond.testing import Pond
+from millpond.wire import messages as m
 
 
 @contextmanager
@@ -66,7 +71,7 @@ def test_a_group_with_a_member_and_after_it(
         (listed,) = [each for each in list_groups(cluster) if each.group == name]
         assert (listed.state, listed.type) == (STABLE, kind)
         assert committed_by_group(cluster, name) == {one: 1}
-        with pytest.raises(Refused, match="a member has joined meanwhile; stop it and try again"):
+        with pytest.raises(Refused, match="a member has joined in the meantime; stop it and try again"):
             commit_offsets(cluster, name, {one: 0})
         with pytest.raises(Answered, match=f"Group {name} was not deleted: NON_EMPTY_GROUP"):
             delete_groups(cluster, [name])
@@ -81,17 +86,50 @@ def test_a_group_with_a_member_and_after_it(
     assert committed_by_group(cluster, name) == {}
 
 
+def test_a_share_group_is_listed_described_and_deleted(cluster: Cluster, topic: str) -> None:
+    name, member_id = f"{topic}-shared", str(UUID(int=1))
+
+    def beat(epoch: int, topics: list[str] | None) -> m.ShareGroupHeartbeatResponse:
+        request = m.ShareGroupHeartbeatRequest(
+            group_id=name, member_id=member_id, member_epoch=epoch, subscribed_topic_names=topics
+        )
+        kind = m.ShareGroupHeartbeatResponse
+        reply = cluster.retrying(
+            "join", lambda: cluster.ask_coordinator("group", name, request, kind, lambda each: each.error_code)
+        )
+        assert reply.error_code == ErrorCode.NONE, reply
+        return reply
+
+    epoch = beat(0, [topic]).member_epoch
+    partitions = (TopicPartition(topic, 0), TopicPartition(topic, 1))
+    while describe_group(cluster, name).members[0].partitions != partitions:
+        epoch = beat(epoch, None).member_epoch
+    (group,) = find_groups(cluster, [name])
+    assert (group.state, group.type) == (STABLE, SHARE)
+    (listed,) = [each for each in list_groups(cluster, with_share=True) if each.group == name]
+    assert (listed.state, listed.type) == (STABLE, SHARE)
+    assert name not in [each.group for each in list_groups(cluster)]
+    with pytest.raises(Answered, match=f"Group {name} was not deleted: NON_EMPTY_GROUP"):
+        delete_groups(cluster, [name])
+    (lag,) = LagWatch(cluster, [name], sample_seconds=0).look()
+    assert (lag.group.type, lag.lag) == (SHARE, 0), "nothing has been written"
+    beat(-1, None)
+    assert describe_group(cluster, name).state == EMPTY
+    delete_groups(cluster, [name])
+    assert describe_group(cluster, name).state == DEAD
+
+
 def test_a_group_that_exists_only_by_its_offsets(cluster: Cluster, topic: str) -> None:
     commit_offsets(cluster, f"{topic}-offsets", {TopicPartition(topic, 0): 0})
     (group,) = find_groups(cluster, [f"{topic}-offsets"])
     assert (group.state, group.members) == (EMPTY, ())
 
 
-def test_one_that_is_not_there_is_refused_with_the_nearest_name(cluster: Cluster, topic: str) -> None:
+def test_an_unknown_name_is_refused_with_the_nearest_one(cluster: Cluster, topic: str) -> None:
     commit_offsets(cluster, "billing-of-orders", {TopicPartition(topic, 0): 0})
     with pytest.raises(Refused, match="There is no group billing-of-order; did you mean billing-of-orders"):
         find_groups(cluster, ["billing-of-order"])
-    with pytest.raises(Refused, match="see those that are there with `millpond group list`"):
+    with pytest.raises(Refused, match="list them with `millpond group list`"):
         find_groups(cluster, ["zzzzzzzz"])
 
 

@@ -41,13 +41,13 @@ def test_rebalances_are_read_back_with_their_causes_and_moves(cluster: Cluster, 
 
 
 def test_what_a_later_version_writes_in_another_way_is_passed_over() -> None:
-    known = {
+    topics = {
         "started_ms": 1, "generation": 2, "members": 1, "paused_ms": 3, "moves": [], "moves_total": 0,
         "causes": [{"why": "joined", "member_id": "m"}], "leader": "m",
     }  # fmt: skip
-    read = read_rebalance(json.dumps(known).encode())
+    read = read_rebalance(json.dumps(topics).encode())
     assert read is not None
     assert (read.generation, read.protocol, read.causes[0].client_host) == (2, "", "")
     assert read.written["leader"] == "m"
-    for other in (b"no json", b"[]", b"7", json.dumps(known | {"causes": [7]}).encode(), b'{"started_ms": 1}'):
+    for other in (b"no json", b"[]", b"7", json.dumps(topics | {"causes": [7]}).encode(), b'{"started_ms": 1}'):
         assert read_rebalance(other) is None

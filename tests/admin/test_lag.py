@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from millpond.admin.groups import Group, Member, commit_offsets
-from millpond.admin.lag import NEVER, LagWatch, Sample, Unread, catch_up, lags_of, look_at_unread, oldest_unread
+from millpond.admin.lag import NEVER, LagWatch, Sample, Unread, catch_up, lags_of, oldest_unread, read_unread
 from millpond.admin.offsets import Bounds
 from millpond.admin.topics import delete_records
 from millpond.base.ids import TopicPartition
@@ -45,41 +45,41 @@ def test_the_time_to_catch_up(
 def test_two_samples_give_rates() -> None:
     before = sample(10.0, {ONE: 100}, {ONE: Bounds(0, 500), TWO: Bounds(0, 9)})
     now = sample(12.0, {ONE: 140, TWO: 9}, {ONE: Bounds(0, 510), TWO: Bounds(0, 9)})
-    (told,) = lags_of([GROUP], now, before, {ONE: {140: Unread(140, 7000)}})
-    one, two = told.partitions
+    (group_lag,) = lags_of([GROUP], now, before, {ONE: {140: Unread(140, 7000)}})
+    one, two = group_lag.partitions
     assert (one.lag, one.behind_ms, one.read_per_second, one.written_per_second) == (370, 7000, 20.0, 5.0)
     assert one.catch_up_seconds == pytest.approx(370 / 15)
     # The first commit of a partition is no reading from 0 to there.
     assert (two.lag, two.behind_ms, two.read_per_second) == (0, None, None)
-    assert (told.lag, told.behind_ms, told.read_per_second) == (370, 7000, 20.0)
-    assert told.catch_up_seconds == one.catch_up_seconds
+    assert (group_lag.lag, group_lag.behind_ms, group_lag.read_per_second) == (370, 7000, 20.0)
+    assert group_lag.catch_up_seconds == one.catch_up_seconds
 
 
 def test_offsets_that_went_back_are_no_reading() -> None:
     bounds = {ONE: Bounds(0, 500)}
-    (told,) = lags_of([GROUP], sample(2.0, {ONE: 0}, bounds), sample(1.0, {ONE: 400}, bounds), {})
-    assert told.read_per_second == 0
-    assert told.catch_up_seconds is None
+    (group_lag,) = lags_of([GROUP], sample(2.0, {ONE: 0}, bounds), sample(1.0, {ONE: 400}, bounds), {})
+    assert group_lag.read_per_second == 0
+    assert group_lag.catch_up_seconds is None
 
 
 def test_what_is_not_known_is_none_and_not_zero() -> None:
-    (told,) = lags_of([GROUP], sample(1.0, {ONE: 5}, {}), None, {})
-    assert [(each.lag, each.end, each.read_per_second) for each in told.partitions] == [(None, None, None)] * 2
-    assert told.catch_up_seconds is None
+    (group_lag,) = lags_of([GROUP], sample(1.0, {ONE: 5}, {}), None, {})
+    assert [(each.lag, each.end, each.read_per_second) for each in group_lag.partitions] == [(None, None, None)] * 2
+    assert group_lag.catch_up_seconds is None
 
 
 def test_records_of_a_partition_with_nothing_committed_are_unread() -> None:
-    (told,) = lags_of([GROUP], sample(1.0, {ONE: 5}, {ONE: Bounds(0, 9), TWO: Bounds(20, 50)}), None, {})
-    assert (told.lag, told.uncommitted, told.lost) == (34, 30, 0)
+    (group_lag,) = lags_of([GROUP], sample(1.0, {ONE: 5}, {ONE: Bounds(0, 9), TWO: Bounds(20, 50)}), None, {})
+    assert (group_lag.lag, group_lag.uncommitted, group_lag.lost) == (34, 30, 0)
 
 
-def test_a_partition_that_nobody_owns_counts_with_its_topic(cluster: Cluster, pond: Pond, topic: str) -> None:
+def test_a_partition_without_an_owner_counts_with_its_topic(cluster: Cluster, pond: Pond, topic: str) -> None:
     pond.produce(topic, *"abc", partition=0)
     pond.produce(topic, *"de", partition=1)
     commit_offsets(cluster, f"{topic}-group", {TopicPartition(topic, 0): 1})
-    (told,) = LagWatch(cluster, [f"{topic}-group"], sample_seconds=0).look()
-    assert (told.lag, told.uncommitted) == (4, 2)
-    assert told.behind_ms is not None
+    (group_lag,) = LagWatch(cluster, [f"{topic}-group"], sample_seconds=0).look()
+    assert (group_lag.lag, group_lag.uncommitted) == (4, 2)
+    assert group_lag.behind_ms is not None
 
 
 def test_a_group_has_caught_up_when_its_slowest_partition_has() -> None:
@@ -104,17 +104,17 @@ def test_a_group_has_caught_up_when_its_slowest_partition_has() -> None:
 )
 def test_what_has_no_record_is_no_lag(following: Unread | None, lag: int, behind_ms: int | None) -> None:
     now = sample(1.0, {ONE: 98}, {ONE: Bounds(0, 100), TWO: Bounds(0, 0)})
-    (told,) = lags_of([GROUP], now, None, {ONE: {98: following}} if following else {})
-    assert (told.lag, told.behind_ms, told.lost) == (lag, behind_ms, 0)
+    (group_lag,) = lags_of([GROUP], now, None, {ONE: {98: following}} if following else {})
+    assert (group_lag.lag, group_lag.behind_ms, group_lag.lost) == (lag, behind_ms, 0)
 
 
-def test_the_oldest_unread_record_is_the_next_one_that_is_still_there() -> None:
+def test_the_oldest_unread_record_is_the_next_existing_one() -> None:
     bounds = {ONE: Bounds(30, 100), TWO: Bounds(0, 1000), TopicPartition("t", 2): Bounds(0, 7)}
     committed = {"a": {ONE: 10, TopicPartition("t", 2): 7, TopicPartition("gone", 0): 3}, "b": {ONE: 60, TWO: 1}}
     groups = [Group(name, "empty", "classic", "", "", ()) for name in committed]
-    found = oldest_unread(groups, Sample(0.0, committed, bounds))
-    assert found == {TWO: {0, 1}, ONE: {30, 60}, TopicPartition("t", 2): {0}}
-    assert list(found) == [TWO, ONE, TopicPartition("t", 2)], "the largest lag first"
+    record = oldest_unread(groups, Sample(0.0, committed, bounds))
+    assert record == {TWO: {0, 1}, ONE: {30, 60}, TopicPartition("t", 2): {0}}
+    assert list(record) == [TWO, ONE, TopicPartition("t", 2)], "the largest lag first"
 
 
 def test_a_group_on_a_real_node(cluster: Cluster, pond: Pond, topic: str) -> None:
@@ -151,7 +151,7 @@ def test_the_age_of_an_offset_without_a_record_is_that_of_the_next_one(
     pond.producer.flush()
     zero = TopicPartition(topic, 0)
     # Offset 1 is the marker; nothing is at 3 yet.
-    unread = look_at_unread(cluster, {zero: {0, 1, 2, 3}})[zero]
+    unread = read_unread(cluster, {zero: {0, 1, 2, 3}})[zero]
     assert {at: each.offset for at, each in unread.items()} == {0: 0, 1: 2, 2: 2, 3: 3}
     ages = [each.age_ms for each in unread.values()]
     assert ages[3] is None
@@ -172,5 +172,5 @@ def test_a_group_that_has_read_all_has_no_lag_though_a_transaction_ended(
     zero = TopicPartition(topic, 0)
     for committed, lag in ((0, 6), (1, 4), (2, 4), (3, 2), (5, 0), (6, 0)):
         commit_offsets(cluster, f"{topic}-group", {zero: committed})
-        (told,) = LagWatch(cluster, [f"{topic}-group"], sample_seconds=0).look()
-        assert (told.lag, told.behind_ms is None) == (lag, lag == 0), committed
+        (group_lag,) = LagWatch(cluster, [f"{topic}-group"], sample_seconds=0).look()
+        assert (group_lag.lag, group_lag.behind_ms is None) == (lag, lag == 0), committed

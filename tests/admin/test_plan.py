@@ -54,17 +54,17 @@ def test_the_worked_example() -> None:
 
 
 def test_every_sum_is_shown_with_its_result() -> None:
-    told = {
+    printed = {
         (section.title, line.label, line.sum): line.result
         for section in sums(make_plan(EXAMPLE, MACHINE), EXAMPLE, MACHINE)
         for line in section.lines
     }
-    assert told["What comes in and is written", "incoming", "1,000,000/s × 1 KB"] == "1 GB/s"
-    assert told["What is kept", "retention", "86.4 TB × 7 days"] == "605 TB"
-    assert told["What is kept", "with replicas", "605 TB × 3"] == "1.81 PB"
-    assert told["Brokers", "for the disk", "1.81 PB ÷ 20 TB"] == "90.7"
-    assert told["Brokers", "brokers", "the disk decides, rounded up"] == "91"
-    assert told["Partitions", "with headroom", "100 × 2"] == "200"
+    assert printed["Incoming data", "incoming", "1,000,000/s × 1 KB"] == "1 GB/s"
+    assert printed["Storage", "retention", "86.4 TB × 7 days"] == "605 TB"
+    assert printed["Storage", "with replicas", "605 TB × 3"] == "1.81 PB"
+    assert printed["Brokers", "for the disk", "1.81 PB ÷ 20 TB"] == "90.7"
+    assert printed["Brokers", "brokers", "the disk decides, rounded up"] == "91"
+    assert printed["Partitions", "with headroom", "100 × 2"] == "200"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_measured_core_shares_its_time_among_writing_reading_and_answering() -
         headroom=st.floats(1, 10),
     )
 )
-def test_any_plan_is_enough_for_what_was_asked(demand: Demand) -> None:
+def test_every_plan_meets_its_demand(demand: Demand) -> None:
     plan = make_plan(demand, MACHINE)
     assert plan.brokers * MACHINE.disk_bytes >= plan.stored * (1 - 1e-6)
     assert plan.brokers * MACHINE.disk_bytes_per_second >= plan.disk_writes_peak * (1 - 1e-6)

@@ -53,12 +53,12 @@ class Stage:
         }
         return {"t": TopicInfo("t", self.topic_id, infos)}
 
-    def bounds_of(self, _: object, wanted: list[TopicPartition], *__: object) -> dict[TopicPartition, Bounds]:
-        assert not self.leaderless & {each.partition for each in wanted}, "nobody can be asked"
-        return {each: Bounds(0, len(self.partitions[each.partition])) for each in wanted}
+    def bounds_of(self, _: object, indexes: list[TopicPartition], *__: object) -> dict[TopicPartition, Bounds]:
+        assert not self.leaderless & {each.partition for each in indexes}, "nobody can be asked"
+        return {each: Bounds(0, len(self.partitions[each.partition])) for each in indexes}
 
-    def at_times(self, _: object, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        return {each: self.young.get(each.partition) for each in wanted}
+    def at_times(self, _: object, indexes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        return {each: self.young.get(each.partition) for each in indexes}
 
     def records(self, _: object, partition: TopicPartition, start: int, end: int, *__: object) -> Iterator[Record]:
         if self.fails:
@@ -71,11 +71,11 @@ class Stage:
             yield Record(offset, stamp, None, value)
 
 
-def offsets(found: Any) -> list[tuple[int, int]]:
-    return [(each.partition, each.offset) for each in found.records]
+def offsets(record: Any) -> list[tuple[int, int]]:
+    return [(each.partition, each.offset) for each in record.records]
 
 
-def test_partitions_that_nobody_leads_do_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaderless_partitions_do_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     stage: Any = Stage(monkeypatch, [b"a"], [b"b"], [b"c"])
     stage.leaderless = {1}
     page = read_page(stage, "t", None, Beginning(), 10, SHOWN)
@@ -149,13 +149,13 @@ class Hidden:
 def test_looks_end_in_time_where_no_record_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     stage: Any = Stage(monkeypatch, [b"x"] * 10)
     tail = RecordTail("t", None, "read_committed", 50, SHOWN)
-    tail.look(stage)
+    tail.read_new(stage)
     stage.partitions[0] += [b"x"] * 10
     Hidden(monkeypatch)
     page = read_page(stage, "t", 0, Beginning(), 50, SHOWN)
     assert (page.records, page.is_whole) == ((), False)
-    look = tail.look(stage)
-    assert (look.records, look.skipped) == ([], 7)
+    read_new = tail.read_new(stage)
+    assert (read_new.records, read_new.skipped) == ([], 7)
 
 
 @pytest.mark.parametrize(("point", "unread"), [(Beginning(), (0, 0)), (Last(4), (10, 10))])
@@ -179,10 +179,10 @@ def test_a_search_comes_back_in_time_and_goes_on_where_it_was(monkeypatch: pytes
     stage: Any = Stage(monkeypatch, [b"x"] * 10)
     Hidden(monkeypatch)
     search = RecordSearch(stage, "t", None, Beginning(), "x", SHOWN)
-    assert (search.go_on(5.0, 10), search.scanned, search.is_done) == ([], 3, False)
-    assert (search.go_on(5.0, 10), search.scanned, search.is_done) == ([], 6, False)
+    assert (search.run_for(5.0, 10), search.scanned, search.is_done) == ([], 3, False)
+    assert (search.run_for(5.0, 10), search.scanned, search.is_done) == ([], 6, False)
     monkeypatch.setattr(records, "_records", stage.records)
-    assert [each.offset for each in search.go_on(30.0, 10)] == [6, 7, 8, 9]
+    assert [each.offset for each in search.run_for(30.0, 10)] == [6, 7, 8, 9]
     assert (search.scanned, search.is_done) == (10, True)
 
 
@@ -226,19 +226,19 @@ def test_a_tail_begins_now_and_leaves_nothing_out(monkeypatch: pytest.MonkeyPatc
     stage: Any = Stage(monkeypatch, [b"before"], [b"before"])
     stage.leaderless = {1}
     tail = RecordTail("t", None, "read_uncommitted", 3, SHOWN)
-    assert (offsets(tail.look(stage)), tail.look(stage).leaderless) == ([], (1,))
+    assert (offsets(tail.read_new(stage)), tail.read_new(stage).leaderless) == ([], (1,))
     stage.partitions[0].append(b"new")
     stage.fails = True
     with pytest.raises(Refused, match="in the middle"):
-        tail.look(stage)
+        tail.read_new(stage)
     # What nobody was shown comes with the next look. The other partition has a leader now, and got nothing since.
     stage.fails, stage.leaderless = False, set()
-    assert offsets(tail.look(stage)) == [(0, 1)]
+    assert offsets(tail.read_new(stage)) == [(0, 1)]
     stage.partitions[1].append(b"new")
-    assert offsets(tail.look(stage)) == [(1, 1)]
+    assert offsets(tail.read_new(stage)) == [(1, 1)]
     stage.partitions[0] += [b"many"] * 10
-    look = tail.look(stage)
-    assert (offsets(look), look.skipped) == ([(0, 9), (0, 10), (0, 11)], 7)
+    read_new = tail.read_new(stage)
+    assert (offsets(read_new), read_new.skipped) == ([(0, 9), (0, 10), (0, 11)], 7)
 
 
 @pytest.mark.parametrize("leaderless", [{1}, {0, 1}])
@@ -248,20 +248,20 @@ def test_what_comes_with_the_leader_is_not_left_out(monkeypatch: pytest.MonkeyPa
     stage.leaderless = leaderless
     tail = RecordTail("t", None, "read_uncommitted", 3, SHOWN)
     with contextlib.suppress(Leaderless):
-        assert offsets(tail.look(stage)) == []
+        assert offsets(tail.read_new(stage)) == []
     stage.partitions[1].append(b"new")
     stage.leaderless, stage.young = set(), {1: 1}
-    assert offsets(tail.look(stage)) == [(1, 1)]
-    assert offsets(tail.look(stage)) == []
+    assert offsets(tail.read_new(stage)) == [(1, 1)]
+    assert offsets(tail.read_new(stage)) == []
 
 
-def test_a_tail_goes_on_with_a_topic_that_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tail_follows_a_recreated_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     stage: Any = Stage(monkeypatch, [b"old"] * 100)
     tail = RecordTail("t", None, "read_uncommitted", 50, SHOWN)
-    tail.look(stage)
+    tail.read_new(stage)
     stage.topic_id, stage.partitions = UUID(int=2), [[b"first", b"second"]]
-    assert offsets(tail.look(stage)) == [(0, 0), (0, 1)]
-    assert offsets(tail.look(stage)) == []
+    assert offsets(tail.read_new(stage)) == [(0, 0), (0, 1)]
+    assert offsets(tail.read_new(stage)) == []
     # A partition that was added is new from its beginning, too.
     stage.partitions.append([b"here"])
-    assert offsets(tail.look(stage)) == [(1, 0)]
+    assert offsets(tail.read_new(stage)) == [(1, 0)]

@@ -34,7 +34,7 @@ def test_all_are_changed_or_none(cluster: Cluster, topic: str) -> None:
     assert find_settings(cluster, subject, ["segment.bytes"])[0].is_default
 
 
-def test_a_node_and_all_nodes_are_told_what_may_change_while_they_run(cluster: Cluster) -> None:
+def test_dynamic_settings_of_one_node_and_of_all(cluster: Cluster) -> None:
     every, one = Subject("node", "all"), Subject("node", "1")
     try:
         change_settings(cluster, every, {"log.retention.ms": "70000"})
@@ -57,7 +57,7 @@ def test_a_node_and_all_nodes_are_told_what_may_change_while_they_run(cluster: C
         read_settings(cluster, Subject("node", "7"))
 
 
-def test_a_group_is_told_before_it_comes_into_being(cluster: Cluster, pond: Pond) -> None:
+def test_a_group_has_settings_before_it_exists(cluster: Cluster, pond: Pond) -> None:
     subject = Subject("group", "settings-of-a-group")
     change_settings(cluster, subject, {"consumer.heartbeat.interval.ms": "6000"})
     (facts,) = (each for each in read_settings(cluster, subject) if not each.is_default)

@@ -50,7 +50,7 @@ def test_what_cannot_be_is_refused_with_the_brokers_own_words(cluster: Cluster, 
     assert refusal.value.code == ErrorCode.INVALID_CONFIG
     with pytest.raises(Answered, match=f"Topic {topic} keeps its settings"):
         alter_topic(cluster, topic, {"retention.ms": "soon"})
-    with pytest.raises(Refused, match="has 2 partitions, and a topic cannot be given fewer"):
+    with pytest.raises(Refused, match="has 2 partitions, and a topic cannot lose partitions"):
         grow_topic(cluster, topic, 1)
     grow_topic(cluster, topic, 2)
     # The node of the tests was started so; its defaults are not named.

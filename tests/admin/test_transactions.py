@@ -42,7 +42,7 @@ def test_an_open_one_is_found_holds_back_and_is_aborted(cluster: Cluster, pond: 
     assert held_back(cluster, [opened]) == {zero: 2}
     assert hanging_producers(cluster, [topic]) == []
     with pytest.raises(
-        Refused, match=f"does not hang, it is ongoing: abort all of it with `millpond txn abort --id {name}`"
+        Refused, match=f"is not hanging but ongoing: abort all of it with `millpond txn abort --id {name}`"
     ):
         abort_hanging(cluster, zero, opened.producer_id)
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from millpond.admin import waves
-from millpond.admin.placement import Planned
+from millpond.admin.placement import PlannedMove
 from millpond.base.errors import MalformedMessage
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
@@ -36,7 +36,7 @@ def test_a_limit_is_taken_away_whatever_ended_the_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr(waves, "clear_throttle", clear)
     monkeypatch.setattr(waves, "set_throttle", lambda *_: BEFORE)
     monkeypatch.setattr(waves._Run, "go", go)
-    move = Planned(TopicPartition("a", 0), (1,), (2,))
+    move = PlannedMove(TopicPartition("a", 0), (1,), (2,))
     with pytest.raises(type(fault)) as raised:
         waves.run_moves(cast(Cluster, None), [move], stop=cast(waves.Stop, None), rate=1)
     assert raised.value is fault

@@ -1,4 +1,4 @@
-"""A value that comes later: ended once, by whoever comes first; what is made of it; many at once."""
+"""A value that comes later: it ends once, by the first who ends it; values derived from it; many at once."""
 
 from __future__ import annotations
 

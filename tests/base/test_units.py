@@ -29,7 +29,7 @@ def test_rates(text: str, rate: float, counts_bytes: bool) -> None:
 
 @pytest.mark.parametrize("text", ["", "KB", "-1KB", "1XB", "1KB/s", "one", "1 2", "1e9", "nan"])
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="no size; write it like 1KB"):
+    with pytest.raises(ValueError, match="not a size; write it like 1KB"):
         read_bytes(text)
 
 

@@ -39,8 +39,8 @@ def stored(figures: Measured, floor: Measured = FLOOR) -> Stored:
 
 
 def verdicts(before: Measured, now: Measured, floor: Measured = FLOOR, bound: str = LOOP) -> dict[str, Verdict]:
-    found = compare(row(bound=bound), stored(before), [Line("a title", now)], floor)
-    return {each.name: each.verdict for each in found}
+    line = compare(row(bound=bound), stored(before), [Line("a title", now)], floor)
+    return {each.name: each.verdict for each in line}
 
 
 def test_a_rate_below_the_stored_one_by_more_than_the_noise_is_worse() -> None:
@@ -73,9 +73,9 @@ def test_a_machine_of_half_the_pace_is_asked_for_half() -> None:
 
 def test_on_a_faster_day_more_is_asked_for() -> None:
     before = stored({"messages_per_s": 20_000.0}, SLOW_FLOOR)
-    (found,) = compare(row(), before, [Line("a title", {"messages_per_s": 22_000.0})], FLOOR)
-    assert found.pace == 2
-    assert found.verdict is Verdict.WORSE
+    (line,) = compare(row(), before, [Line("a title", {"messages_per_s": 22_000.0})], FLOOR)
+    assert line.pace == 2
+    assert line.verdict is Verdict.WORSE
 
 
 def test_memory_is_asked_for_as_it_was_on_any_machine() -> None:
@@ -112,8 +112,8 @@ def checked_again(first: float, second: float) -> tuple[list[Verdict], list[str]
 
     figures = Figures(MACHINE, False, {"one": stored({"messages_per_s": 40_000.0})})
     measured = {"one": [Line("a title", {"messages_per_s": first})]}
-    found = check([row()], measured, FLOOR, figures, again)
-    return [each.verdict for each in found.slower], asked
+    findings = check([row()], measured, FLOOR, figures, again)
+    return [each.verdict for each in findings.slower], asked
 
 
 def test_a_row_is_slower_when_it_was_so_twice() -> None:
@@ -138,11 +138,11 @@ def test_what_is_stored_is_read_again(tmp_path: Path) -> None:
     store(figures, {"one": [line, Line("left out", {}, note="no Java")], "spark": [Line("Spark", {})]}, FLOOR)
     path = path_of(MACHINE, False, tmp_path)
     figures.write(path)
-    found = figures_for(MACHINE, False, folder=tmp_path)
-    assert found.machine == MACHINE
-    assert list(found.rows) == ["one"]
-    assert found.rows["one"].lines == {"a title": {"messages_per_s": 41_235.0, "messages_per_s_spread": 0.012346}}
-    assert found.rows["one"].floor == FLOOR
+    result = figures_for(MACHINE, False, folder=tmp_path)
+    assert result.machine == MACHINE
+    assert list(result.rows) == ["one"]
+    assert result.rows["one"].lines == {"a title": {"messages_per_s": 41_235.0, "messages_per_s_spread": 0.012346}}
+    assert result.rows["one"].floor == FLOOR
 
 
 def test_storing_some_rows_keeps_the_others(tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_storing_some_rows_keeps_the_others(tmp_path: Path) -> None:
     again = Figures.read(path)
     store(again, {"fetch": [Line("b", {"mb_per_s": 3.0})]}, SLOW_FLOOR)
     again.write(path)
-    found = Figures.read(path).rows
-    assert (found["one"].lines["a"]["mb_per_s"], found["one"].floor) == (1.0, FLOOR)
-    assert (found["fetch"].lines["b"]["mb_per_s"], found["fetch"].floor) == (3.0, SLOW_FLOOR)
+    result = Figures.read(path).rows
+    assert (result["one"].lines["a"]["mb_per_s"], result["one"].floor) == (1.0, FLOOR)
+    assert (result["fetch"].lines["b"]["mb_per_s"], result["fetch"].floor) == (3.0, SLOW_FLOOR)
 
 
 def test_a_machine_has_a_file_of_its_own_for_each_size(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from bench.load_foreign import VALUE, TokenCounter
-from bench.load_rabbit import PUBLISH_CONFIRM, Frames, frame
+from bench.load_rabbitmq import PUBLISH_CONFIRM, Frames, frame
 from bench.load_redis import command
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What `python -m bench` is told: bad words end it at once, with a line that says which and why."""
+"""Options of `python -m bench`: a bad one ends it at once, with a line that says which and why."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from bench.__main__ import parsed, plan_of
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--only", "nothing"], "--only nothing: not a row; there are floor"),
-        (["--peers", "--only", "start"], "--only start: not a row that others can run"),
-        (["--slices", "0"], "no whole number from 1 to 1000"),
-        (["--slices", "-1"], "no whole number"),
-        (["--slices", "2.5"], "no whole number"),
-        (["--seconds", "0"], "no number above 0"),
-        (["--seconds", "nan"], "no number above 0"),
-        (["--seconds", "inf"], "no number above 0"),
-        (["--seconds", "soon"], "no number above 0"),
-        (["--backlog-gb", "-3"], "no number above 0"),
+        (["--only", "nothing"], "--only nothing: not a row; choose from floor"),
+        (["--peers", "--only", "start"], "--only start: not a row that other brokers can run"),
+        (["--slices", "0"], "not a whole number from 1 to 1000"),
+        (["--slices", "-1"], "not a whole number"),
+        (["--slices", "2.5"], "not a whole number"),
+        (["--seconds", "0"], "not a number above 0"),
+        (["--seconds", "nan"], "not a number above 0"),
+        (["--seconds", "inf"], "not a number above 0"),
+        (["--seconds", "soon"], "not a number above 0"),
+        (["--backlog-gb", "-3"], "not a number above 0"),
         (["--check", "--store"], "not allowed with"),
         (["--check", "--peers"], "not allowed with"),
-        (["--figures", "some.json"], "--figures goes with --check or --store"),
-        (["--against", "kafka"], "--against goes with --peers"),
-        (["--peers", "--against", "nobody"], "--against nobody: not known; there are"),
-        (["--profile", "one", "--check"], "goes with none of"),
+        (["--figures", "some.json"], "--figures needs --check or --store"),
+        (["--against", "kafka"], "--against needs --peers"),
+        (["--peers", "--against", "nobody"], "--against nobody: unknown; choose from"),
+        (["--profile", "one", "--check"], "cannot be combined with"),
     ],
 )
 def test_bad_words(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

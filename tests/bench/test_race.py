@@ -42,7 +42,7 @@ def race(name: str = "one", figure: str = "messages_per_s") -> Race:
     return Race(name, "a title", nobody, figure=figure)
 
 
-def test_slices_take_turns_and_nobody_is_always_the_first() -> None:
+def test_slices_take_turns_in_rotating_order() -> None:
     turns: list[str] = []
 
     def of(name: str) -> Slice:
@@ -98,34 +98,34 @@ def test_what_a_contender_has_nothing_like_is_not_in_the_table() -> None:
     ],
 )
 def test_who_is_ahead_of_a_rate(ours: float, theirs: float, speed: float, verdict: Verdict) -> None:
-    found = standing_of(race(), {"messages_per_s": ours}, {"messages_per_s": theirs})
-    assert found is not None
-    assert found.speed == pytest.approx(speed)
-    assert found.verdict is verdict
+    standing = standing_of(race(), {"messages_per_s": ours}, {"messages_per_s": theirs})
+    assert standing is not None
+    assert standing.speed == pytest.approx(speed)
+    assert standing.verdict is verdict
 
 
 def test_who_is_ahead_of_a_wait() -> None:
-    found = standing_of(race(figure="p99_ms"), {"p99_ms": 1.0}, {"p99_ms": 4.0})
-    assert found is not None
-    assert (found.speed, found.verdict) == (4.0, Verdict.BETTER)
+    standing = standing_of(race(figure="p99_ms"), {"p99_ms": 1.0}, {"p99_ms": 4.0})
+    assert standing is not None
+    assert (standing.speed, standing.verdict) == (4.0, Verdict.BETTER)
 
 
 def test_restless_slices_make_it_even() -> None:
     ours = {"messages_per_s": 150.0, "messages_per_s_spread": 0.4}
     theirs = {"messages_per_s": 100.0, "messages_per_s_spread": 0.2}
-    found = standing_of(race(), ours, theirs)
-    assert found is not None
-    assert found.verdict is Verdict.EVEN
+    standing = standing_of(race(), ours, theirs)
+    assert standing is not None
+    assert standing.verdict is Verdict.EVEN
 
 
 def test_the_processor_is_compared_by_what_both_have() -> None:
-    found = standing_of(
+    standing = standing_of(
         race(),
         {"messages_per_s": 1.0, "cpu_s_per_million": 1.0, "us_per_request": 1.0},
         {"messages_per_s": 1.0, "cpu_s_per_million": 4.0},
     )
-    assert found is not None
-    assert found.cpu == 0.25
+    assert standing is not None
+    assert standing.cpu == 0.25
 
 
 def test_no_figure_no_verdict() -> None:

@@ -157,12 +157,12 @@ def batch(*values: bytes, key: bytes | None = b"k", timestamp: int = WALL_START_
 class Caller:
     """One connection to a broker in process: requests go in as bytes, replies come out as values or bytes."""
 
-    def __init__(self, desk: Desk, **options: str) -> None:
+    def __init__(self, server: SimServer, **options: str) -> None:
         self.link = FakeLink(**options)
-        self.connection: Any = desk.broker.connections.accept(self.link)
+        self.connection: Any = server.broker.connections.accept(self.link)
         self.link.handler = self.connection
         self.client_id = "caller"
-        self._desk = desk
+        self._server = server
         self._asked: list[tuple[int, int, int]] = []
         self._numbers = count(1)
 
@@ -177,25 +177,25 @@ class Caller:
 
     def replies(self) -> list[Any]:
         """The replies since the last call."""
-        found = []
+        result = []
         for frame in self.link.frames():
             number, key, version = self._asked.pop(0)
             correlation_id, position = decode_response_header(frame, key, version)
             assert correlation_id == number, "replies in a wrong order"
             message, end = m.response_class(key).decode(frame, version, position)
             assert end == len(frame)
-            found.append(message)
-        return found
+            result.append(message)
+        return result
 
     def ask(self, request: m.Message, version: int, *, within_ms: int = 1000) -> Any:
         """Send a request and wait for its reply; no other request may be in flight."""
         self.send(request, version)
-        self._desk.sim.run_until(lambda: bool(self.link.received), within_ms=within_ms)
+        self._server.sim.run_until(lambda: bool(self.link.received), within_ms=within_ms)
         (reply,) = self.replies()
         return reply
 
 
-class Desk:
+class SimServer:
     """A broker in the simulated world, with helpers for tests."""
 
     def __init__(self, texts: dict[str, str] | None = None, seed: int = 0) -> None:
@@ -213,11 +213,9 @@ class Desk:
 
     def create(self, name: str = "pond", partitions: int = 1, **configs: str) -> Partition:
         """Create a topic and return its first partition. Settings are given with `_` for `.`."""
-        wanted = NewTopic(name, partitions, configs=tuple((n.replace("_", "."), text) for n, text in configs.items()))
+        topic = NewTopic(name, partitions, configs=tuple((n.replace("_", "."), text) for n, text in configs.items()))
         broker = self.broker
-        self.submit(
-            lambda image: decide_create_topics(image, broker.layers, [wanted], broker.entropy, by_broker=True)
-        )
+        self.submit(lambda image: decide_create_topics(image, broker.layers, [topic], broker.entropy, by_broker=True))
         return broker.partitions.get(name, 0)
 
     def delete(self, name: str) -> None:
@@ -259,10 +257,10 @@ def make_batch() -> Callable[..., memoryview]:
 
 
 @pytest.fixture
-def make_desk() -> type[Desk]:
-    return Desk
+def make_server() -> type[SimServer]:
+    return SimServer
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def server() -> SimServer:
+    return SimServer()

@@ -38,11 +38,11 @@ class Client:
         self.heard += parts
 
 
-class Written:
+class StubPartition:
     """A partition with one replica, whose log the test syncs."""
 
     def __init__(self) -> None:
-        self.leading = None
+        self.leader_role = None
         self.leader_epoch = 4
         self.acknowledged = Histogram()
         self.waits: list[tuple[int, Later[None]]] = []
@@ -54,19 +54,19 @@ class Written:
         return later
 
 
-class Play:
+class AcknowledgingNode:
     def __init__(self) -> None:
         self.clock = VirtualClock()
         self.requests = RequestCounts(self.clock, [0])
         self.waiting = Acknowledgements(self.clock, self.requests, lambda: 60_000)
-        self.partition: Any = Written()
+        self.partition: Any = StubPartition()
 
     def refuse(self, pending: PendingAck, refused: Refused) -> list[Any]:
         if pending.reply == b"bug":
             raise ZeroDivisionError
         return [b"refused " + pending.reply + b": " + refused.code.name.encode()]
 
-    def park(self, reply: bytes, end_offset: int, patience_ms: int = PATIENCE_MS) -> Client:
+    def add_pending(self, reply: bytes, end_offset: int, patience_ms: int = PATIENCE_MS) -> Client:
         client: Any = Client(self.clock.monotonic_us())
         request: Any = SimpleNamespace(timeout_ms=patience_ms)
         self.waiting.reply(client, request, self.partition, end_offset, reply, self.refuse)
@@ -80,86 +80,86 @@ class Play:
 
 
 @pytest.fixture
-def play() -> Play:
-    return Play()
+def host() -> AcknowledgingNode:
+    return AcknowledgingNode()
 
 
-def test_those_of_one_turn_wait_as_one_and_until_the_last_is_safe(play: Play) -> None:
-    clients = [play.park(b"a", 1), play.park(b"b", 2), play.park(b"c", 3)]
-    assert play.partition.waits == []
-    play.turn()
-    ((end_offset, later),) = play.partition.waits
+def test_those_of_one_turn_wait_as_one_and_until_the_last_is_safe(host: AcknowledgingNode) -> None:
+    clients = [host.add_pending(b"a", 1), host.add_pending(b"b", 2), host.add_pending(b"c", 3)]
+    assert host.partition.waits == []
+    host.turn()
+    ((end_offset, later),) = host.partition.waits
     assert end_offset == 3
-    later_one = play.park(b"d", 4)
-    play.turn()
+    later_one = host.add_pending(b"d", 4)
+    host.turn()
     later.finish(None)
     assert [each.heard for each in clients] == [[b"a"], [b"b"], [b"c"]]
     assert later_one.heard == []
-    assert play.count() == (3, 3)
-    assert [end for end, _ in play.partition.waits] == [3, 4]
+    assert host.count() == (3, 3)
+    assert [end for end, _ in host.partition.waits] == [3, 4]
 
 
-def test_a_duplicate_that_is_safe_already_makes_nobody_else_safe(play: Play) -> None:
-    play.park(b"new", 9)
-    play.park(b"sent again", 3)
-    play.turn()
-    assert [end for end, _ in play.partition.waits] == [9]
+def test_a_committed_duplicate_acknowledges_no_other_batch(host: AcknowledgingNode) -> None:
+    host.add_pending(b"new", 9)
+    host.add_pending(b"sent again", 3)
+    host.turn()
+    assert [end for end, _ in host.partition.waits] == [9]
 
 
-def test_what_is_safe_when_the_turn_ends_is_answered_then(play: Play) -> None:
-    play.partition.is_synced = True
-    client = play.park(b"a", 1)
+def test_what_is_safe_when_the_turn_ends_is_answered_then(host: AcknowledgingNode) -> None:
+    host.partition.is_synced = True
+    client = host.add_pending(b"a", 1)
     assert client.heard == []
-    play.turn()
+    host.turn()
     assert client.heard == [b"a"]
 
 
-def test_a_failure_is_everybodys(play: Play) -> None:
-    clients = [play.park(b"a", 1), play.park(b"b", 2)]
-    play.turn()
-    play.partition.waits[0][1].fail(OSError("broken"))
+def test_a_failure_is_everybodys(host: AcknowledgingNode) -> None:
+    clients = [host.add_pending(b"a", 1), host.add_pending(b"b", 2)]
+    host.turn()
+    host.partition.waits[0][1].fail(OSError("broken"))
     assert [each.heard for each in clients] == [
         [b"refused a: KAFKA_STORAGE_ERROR"],
         [b"refused b: KAFKA_STORAGE_ERROR"],
     ]
-    assert play.count() == (0, 0)
+    assert host.count() == (0, 0)
 
 
-def test_each_waits_for_as_long_as_it_said(play: Play) -> None:
-    short, long = play.park(b"a", 1, 100), play.park(b"b", 2, 200)
-    play.turn()
-    play.clock.run_for(100)
+def test_each_waits_for_as_long_as_it_said(host: AcknowledgingNode) -> None:
+    short, long = host.add_pending(b"a", 1, 100), host.add_pending(b"b", 2, 200)
+    host.turn()
+    host.clock.run_for(100)
     assert (short.heard, long.heard) == ([b"refused a: REQUEST_TIMED_OUT"], [])
-    play.partition.waits[1][1].finish(None)
+    host.partition.waits[1][1].finish(None)
     assert long.heard == [b"b"]
-    play.clock.run_for(200)
+    host.clock.run_for(200)
     assert (len(short.heard), len(long.heard)) == (1, 1), "each is answered once"
 
 
-def test_a_leadership_that_moved_meanwhile_acknowledges_nothing(play: Play) -> None:
+def test_a_leadership_that_moved_meanwhile_acknowledges_nothing(host: AcknowledgingNode) -> None:
     """This node may lead again with a log of the same length but other records."""
-    play.partition.is_synced = True
-    client = play.park(b"a", 1)
-    play.partition.leader_epoch += 2
-    play.turn()
+    host.partition.is_synced = True
+    client = host.add_pending(b"a", 1)
+    host.partition.leader_epoch += 2
+    host.turn()
     assert client.heard == [b"refused a: NOT_LEADER_OR_FOLLOWER"]
-    assert play.partition.waits == []
+    assert host.partition.waits == []
 
 
-def test_who_has_gone_keeps_nobody_waiting_and_is_not_counted(play: Play) -> None:
-    gone, here = play.park(b"a", 1), play.park(b"b", 2)
-    play.turn()
+def test_a_closed_connection_delays_no_other_and_is_not_counted(host: AcknowledgingNode) -> None:
+    gone, here = host.add_pending(b"a", 1), host.add_pending(b"b", 2)
+    host.turn()
     gone.is_open = False
-    play.partition.waits[0][1].finish(None)
+    host.partition.waits[0][1].finish(None)
     assert (gone.heard, here.heard) == ([], [b"b"])
-    assert play.count() == (1, 1)
+    assert host.count() == (1, 1)
 
 
-def test_a_bug_in_one_reply_is_raised_once_all_have_heard(play: Play) -> None:
-    first, broken, last = play.park(b"a", 1), play.park(b"bug", 2), play.park(b"c", 3)
-    play.turn()
+def test_a_bug_in_one_reply_is_raised_once_all_have_heard(host: AcknowledgingNode) -> None:
+    first, broken, last = host.add_pending(b"a", 1), host.add_pending(b"bug", 2), host.add_pending(b"c", 3)
+    host.turn()
     with pytest.raises(ZeroDivisionError):
-        play.partition.waits[0][1].fail(OSError("broken"))
+        host.partition.waits[0][1].fail(OSError("broken"))
     assert (len(first.heard), broken.heard, len(last.heard)) == (1, [], 1)
 
 
@@ -173,55 +173,55 @@ def request(**fields: Any) -> m.ProduceRequest:
     return m.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
 
 
-def test_one_sync_serves_all_requests_of_a_turn(make_desk: Callable[..., Any]) -> None:
-    desk = make_desk()
-    desk.create("pond")
-    producers = [desk.connect() for _ in range(20)]
+def test_one_sync_serves_all_requests_of_a_turn(make_server: Callable[..., Any]) -> None:
+    server = make_server()
+    server.create("pond")
+    producers = [server.connect() for _ in range(20)]
     producers[0].ask(request(), 9)
-    before = desk.syncs("pond-0")
+    before = server.syncs("pond-0")
     for producer in producers:
         producer.send(request(), 9)
-    desk.run(200)
+    server.run(200)
     answers = [reply.responses[0].partition_responses[0] for each in producers for reply in each.replies()]
     assert [(each.error_code, each.base_offset) for each in answers] == [(0, at) for at in range(1, 21)]
-    assert desk.syncs("pond-0") - before == 1
+    assert server.syncs("pond-0") - before == 1
 
 
-def test_a_new_batch_is_not_acknowledged_with_the_duplicate_of_a_safe_one(make_desk: Callable[..., Any]) -> None:
-    desk = make_desk()
-    desk.create("pond")
-    first, second = desk.connect(), desk.connect()
-    known = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-    assert first.ask(request(**known), 9).responses[0].partition_responses[0].base_offset == 0
-    desk.disk.fail_syncs("/pond-0/")
+def test_a_new_batch_is_not_acknowledged_with_the_duplicate_of_a_safe_one(make_server: Callable[..., Any]) -> None:
+    server = make_server()
+    server.create("pond")
+    first, second = server.connect(), server.connect()
+    identity = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    assert first.ask(request(**identity), 9).responses[0].partition_responses[0].base_offset == 0
+    server.disk.fail_syncs("/pond-0/")
     second.send(request(), 9)
-    first.send(request(**known), 9)
-    desk.run(200)
+    first.send(request(**identity), 9)
+    server.run(200)
     (answer,) = (reply.responses[0].partition_responses[0] for reply in second.replies())
     assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_topic_that_is_deleted_meanwhile_is_refused_not_forgotten(make_desk: Callable[..., Any]) -> None:
-    desk = make_desk()
-    partition = desk.create("pond")
-    producer = desk.connect()
+def test_a_topic_that_is_deleted_meanwhile_is_refused_not_forgotten(make_server: Callable[..., Any]) -> None:
+    server = make_server()
+    partition = server.create("pond")
+    producer = server.connect()
     for _ in range(2):
         producer.send(request(), 9)
-    desk.broker.partitions.discard(partition)
-    desk.run(1_000)
+    server.broker.partitions.remove(partition)
+    server.run(1_000)
     answers = [reply.responses[0].partition_responses[0].error_code for reply in producer.replies()]
     assert answers == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
 
 
 @pytest.mark.parametrize("seed", seeds(range(10)))
 def test_what_is_acknowledged_survives_a_power_cut_whatever_came_with_it(
-    make_desk: Callable[..., Any], seed: int
+    make_server: Callable[..., Any], seed: int
 ) -> None:
     """All kinds of producers in the same turns; some retry or disconnect, syncs are slow or fail, segments roll."""
     random = Random(seed)
-    desk = make_desk(seed=seed)
-    desk.create("pond", segment_bytes="16384")
-    producers = [desk.connect() for _ in range(6)]
+    server = make_server(seed=seed)
+    server.create("pond", segment_bytes="16384")
+    producers = [server.connect() for _ in range(6)]
     pending: list[list[bytes]] = [[] for _ in producers]
     sequences = [0 for _ in producers]
     sure: list[tuple[bytes, int]] = []
@@ -263,33 +263,33 @@ def test_what_is_acknowledged_survives_a_power_cut_whatever_came_with_it(
                 for _ in range(random.randint(1, 5)):
                     random.choice((send, send, send_again))(random.randrange(len(producers)))
             case "run":
-                desk.run(random.choice((0, 1, 5, 400)))
+                server.run(random.choice((0, 1, 5, 400)))
             case "slow":
-                desk.node.workers_delay_ms = random.choice((None, 5, 350))
+                server.node.workers_delay_ms = random.choice((None, 5, 350))
             case "hang up":
                 who = random.randrange(len(producers))
                 hear(who)
                 producers[who].link.end()
-                producers[who], pending[who] = desk.connect(), []
+                producers[who], pending[who] = server.connect(), []
             case _:
-                desk.disk.fail_syncs("/pond-0/")
-    desk.run(1_000)
-    desk.node.workers_delay_ms = 350
+                server.disk.fail_syncs("/pond-0/")
+    server.run(1_000)
+    server.node.workers_delay_ms = 350
     for who in (5, 4, 3, 2, 1, 0):
         send(who)
         send_again(who)
-    desk.run(5)
+    server.run(5)
     for who in range(len(producers)):
         hear(who)
-    desk.node.crash()
-    desk.disk.heal()
-    assert desk.node.start(), desk.node.journal_lines
-    desk.run(1_000)
-    found = {}
-    for segment in desk.broker.partitions.get("pond", 0).log.segments:
+    server.node.crash()
+    server.disk.heal()
+    assert server.node.start(), server.node.journal_lines
+    server.run(1_000)
+    result = {}
+    for segment in server.broker.partitions.get("pond", 0).log.segments:
         data = segment.file.read_at(0, segment.size)
         for position, header in walk(data):
             (record,) = decode_batch(data[position : position + header.size])
-            found[record.offset] = record.value
+            result[record.offset] = record.value
     assert sure, "nothing was acknowledged"
-    assert [(value, offset) for value, offset in sure if found.get(offset) != value] == []
+    assert [(value, offset) for value, offset in sure if result.get(offset) != value] == []

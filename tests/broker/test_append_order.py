@@ -66,7 +66,7 @@ def test_other_keys_do_not_wait(writes: Writes) -> None:
     assert (writes.order.is_waiting("tx"), writes.order.is_waiting("other")) == (True, False)
 
 
-def test_a_write_that_fails_or_is_cancelled_holds_nobody_up(writes: Writes) -> None:
+def test_a_failed_or_cancelled_write_does_not_block_the_next(writes: Writes) -> None:
     for name in "abc":
         writes.write(name)
     writes.permit("c")
@@ -93,7 +93,7 @@ def test_a_long_queue_needs_no_deep_stack(writes: Writes) -> None:
     assert writes.permit(*reversed(names)) == names
 
 
-class Play:
+class TransactionCluster:
     """Three nodes: one leads all partitions of a topic, another coordinates the transaction, the third the group."""
 
     def __init__(self) -> None:
@@ -140,15 +140,15 @@ class Play:
 
     def find(self, kind: int, name: str) -> int:
         request = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[name])
-        found: list[int] = []
+        result: list[int] = []
 
         def is_found() -> bool:
-            (told,) = self.ask(1, request, 4).coordinators
-            found.append(told.node_id)
-            return not told.error_code
+            (coordinator,) = self.ask(1, request, 4).coordinators
+            result.append(coordinator.node_id)
+            return not coordinator.error_code
 
         assert any(is_found() or self.sim.run_for(100) for _ in range(100))
-        return found[-1]
+        return result[-1]
 
     def ask(self, node_id: int, request: m.Message, version: int) -> Any:
         (reply,) = self.pipeline(node_id, version, request)
@@ -156,14 +156,14 @@ class Play:
 
     def pipeline(self, node_id: int, version: int, *requests: m.Message) -> list[Any]:
         """Send all requests on one connection, so that they are read at once, and return the replies."""
-        heard: list[Any] = []
+        replies: list[Any] = []
         self.cluster.pause(node_id)
         for request in requests:
-            self.clients[node_id].send(request, version, heard.append)
+            self.clients[node_id].send(request, version, replies.append)
         self.sim.run_for(20)
         self.cluster.resume(node_id)
-        assert self.sim.run_until(lambda: len(heard) == len(requests), within_ms=20_000)
-        return heard
+        assert self.sim.run_until(lambda: len(replies) == len(requests), within_ms=20_000)
+        return replies
 
     def produce(self, **sequences: int) -> m.ProduceRequest:
         """`p0=3` is one record with sequence 3 for partition 0."""
@@ -212,11 +212,11 @@ def codes(reply: m.ProduceResponse) -> dict[int, int]:
 
 
 @pytest.fixture
-def play() -> Play:
-    return Play()
+def nodes() -> TransactionCluster:
+    return TransactionCluster()
 
 
-def delay_permission(patch: pytest.MonkeyPatch, play: Play, *, delays_ms: list[int]) -> None:
+def delay_permission(patch: pytest.MonkeyPatch, nodes: TransactionCluster, *, delays_ms: list[int]) -> None:
     """Delay the coordinator's responses by this much, keeping their order."""
     ask = Permissions.ask
 
@@ -225,7 +225,7 @@ def delay_permission(patch: pytest.MonkeyPatch, play: Play, *, delays_ms: list[i
 
         def rest(code: ErrorCode) -> Later[ErrorCode]:
             later: Later[ErrorCode] = Later()
-            play.sim.clock.call_later(delay_ms, lambda: later.finish(code))
+            nodes.sim.clock.call_later(delay_ms, lambda: later.finish(code))
             return later
 
         return ask(self, *args, **named).chain(rest)
@@ -233,49 +233,53 @@ def delay_permission(patch: pytest.MonkeyPatch, play: Play, *, delays_ms: list[i
     patch.setattr(Permissions, "ask", delayed)
 
 
-def test_a_batch_does_not_overtake_one_whose_request_waits_for_another_partition(play: Play) -> None:
-    first, second = play.pipeline(play.leader, PRODUCE_VERSION, play.produce(p0=0, p1=0), play.produce(p0=1))
+def test_a_batch_does_not_overtake_one_whose_request_waits_for_another_partition(nodes: TransactionCluster) -> None:
+    first, second = nodes.pipeline(nodes.leader, PRODUCE_VERSION, nodes.produce(p0=0, p1=0), nodes.produce(p0=1))
     assert (codes(first), codes(second)) == ({0: 0, 1: 0}, {0: 0})
-    play.end()
+    nodes.end()
 
 
 def test_a_batch_does_not_overtake_one_whose_permission_is_asked_for_again(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    nodes: TransactionCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delay_permission(monkeypatch, play, delays_ms=[60, 0, 20])
-    requests = [play.produce(p0=0), play.produce(p0=1, p1=0), play.produce(p1=1)]
-    heard = play.pipeline(play.leader, PRODUCE_VERSION, *requests)
-    assert [codes(each) for each in heard] == [{0: 0}, {0: 0, 1: 0}, {1: 0}]
+    delay_permission(monkeypatch, nodes, delays_ms=[60, 0, 20])
+    requests = [nodes.produce(p0=0), nodes.produce(p0=1, p1=0), nodes.produce(p1=1)]
+    replies = nodes.pipeline(nodes.leader, PRODUCE_VERSION, *requests)
+    assert [codes(each) for each in replies] == [{0: 0}, {0: 0, 1: 0}, {1: 0}]
 
 
-def test_a_batch_waits_although_its_own_partition_is_permitted(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert codes(play.ask(play.leader, play.produce(p0=0), PRODUCE_VERSION)) == {0: 0}
-    delay_permission(monkeypatch, play, delays_ms=[60])
-    heard = play.pipeline(play.leader, PRODUCE_VERSION, play.produce(p0=1, p1=0), play.produce(p0=2))
-    assert [codes(each) for each in heard] == [{0: 0, 1: 0}, {0: 0}]
+def test_a_batch_waits_although_its_own_partition_is_permitted(
+    nodes: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert codes(nodes.ask(nodes.leader, nodes.produce(p0=0), PRODUCE_VERSION)) == {0: 0}
+    delay_permission(monkeypatch, nodes, delays_ms=[60])
+    replies = nodes.pipeline(nodes.leader, PRODUCE_VERSION, nodes.produce(p0=1, p1=0), nodes.produce(p0=2))
+    assert [codes(each) for each in replies] == [{0: 0, 1: 0}, {0: 0}]
 
 
-def test_a_request_in_pieces_waits_for_its_predecessor(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    delay_permission(monkeypatch, play, delays_ms=[60, 0])
+def test_a_request_in_pieces_waits_for_its_predecessor(
+    nodes: TransactionCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delay_permission(monkeypatch, nodes, delays_ms=[60, 0])
     kind = m.ProduceRequest
     # This many nonexistent partitions make the request large enough to be handled in slices.
     parts = [kind.PartitionProduceData(index=index, records=b"") for index in range(10, 1_200)]
-    long = play.request([kind.PartitionProduceData(index=0, records=play.batch(1)), *parts])
-    first, second, third = play.pipeline(
-        play.leader, PRODUCE_VERSION, play.produce(p0=0, p1=0), long, play.produce(p0=2)
+    long = nodes.request([kind.PartitionProduceData(index=0, records=nodes.batch(1)), *parts])
+    first, second, third = nodes.pipeline(
+        nodes.leader, PRODUCE_VERSION, nodes.produce(p0=0, p1=0), long, nodes.produce(p0=2)
     )
     assert (codes(first), codes(second)[0], codes(third)) == ({0: 0, 1: 0}, 0, {0: 0})
 
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_an_older_offset_does_not_overwrite_a_newer_one(
-    play: Play, monkeypatch: pytest.MonkeyPatch, version: int
+    nodes: TransactionCluster, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    delay_permission(monkeypatch, play, delays_ms=[60, 0])
-    heard = play.pipeline(play.group_node, version, play.commit(5), play.commit(9))
-    assert [each.topics[0].partitions[0].error_code for each in heard] == [0, 0]
-    play.end()
+    delay_permission(monkeypatch, nodes, delays_ms=[60, 0])
+    replies = nodes.pipeline(nodes.group_node, version, nodes.commit(5), nodes.commit(9))
+    assert [each.topics[0].partitions[0].error_code for each in replies] == [0, 0]
+    nodes.end()
     topics = [m.OffsetFetchRequest.OffsetFetchRequestTopics(name="pond", partition_indexes=[0])]
-    group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=play.group, topics=topics)
-    reply = play.ask(play.group_node, m.OffsetFetchRequest(groups=[group], require_stable=True), 8)
+    group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=nodes.group, topics=topics)
+    reply = nodes.ask(nodes.group_node, m.OffsetFetchRequest(groups=[group], require_stable=True), 8)
     assert reply.groups[0].topics[0].partitions[0].committed_offset == 9

@@ -10,7 +10,7 @@ from millpond.base.errors import ErrorCode
 from millpond.base.principal import Principal
 from millpond.base.rights import AclResource, Operation, PatternType, Permission
 from millpond.broker.audit.audit import (
-    DEEDS,
+    CHANGE_APIS,
     FROM_ONE_MAX,
     ITEMS_MAX,
     KEPT_BYTES,
@@ -35,7 +35,7 @@ class Asker:
     client_id = "tool"
 
 
-def play() -> tuple[Audit, VirtualClock, list[dict[str, Any]]]:
+def audit_lines() -> tuple[Audit, VirtualClock, list[dict[str, Any]]]:
     lines: list[dict[str, Any]] = []
     clock = VirtualClock()
     return Audit(lambda line, _: lines.append(json.loads(line)), clock, 3), clock, lines
@@ -49,7 +49,7 @@ def test_without_a_place_to_write_nothing_is_noted() -> None:
 
 
 def test_who_was_refused_what() -> None:
-    audit, _, lines = play()
+    audit, _, lines = audit_lines()
     audit.refused(ALICE, "10.0.0.7", Operation.READ, AclResource.TOPIC, "salaries")
     (line,) = lines
     assert line.pop("time").endswith("Z")
@@ -65,7 +65,7 @@ def test_who_was_refused_what() -> None:
 
 
 def test_what_comes_again_is_counted() -> None:
-    audit, clock, lines = play()
+    audit, clock, lines = audit_lines()
     for _ in range(1_000):
         audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, "salaries")
     audit.refused(ALICE, "h", Operation.WRITE, AclResource.TOPIC, "salaries")
@@ -73,13 +73,13 @@ def test_what_comes_again_is_counted() -> None:
     clock.run_for(REPEAT_MS)
     assert [(line["operation"], line["times_more"]) for line in lines[2:]] == [("READ", 999)]
     audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, "salaries")
-    assert len(lines) == 4, "a new interval tells it anew, at once"
+    assert len(lines) == 4, "a new interval reports it again, at once"
     clock.run_for(REPEAT_MS)
     assert len(lines) == 4, "what came once is not told twice"
 
 
 def test_a_stranger_with_many_names_cannot_fill_the_memory_or_the_disk() -> None:
-    audit, clock, lines = play()
+    audit, clock, lines = audit_lines()
     for number in range(FROM_ONE_MAX + 500):
         audit.not_logged_in(f"user-{number}", "h", "SASL_SSL", "SCRAM-SHA-512", "wrong user or password")
     assert len(lines) == FROM_ONE_MAX
@@ -93,7 +93,7 @@ def test_a_stranger_with_many_names_cannot_fill_the_memory_or_the_disk() -> None
 
 
 def test_a_stranger_with_many_names_hides_nothing_by_them() -> None:
-    audit, _, lines = play()
+    audit, _, lines = audit_lines()
     for number in range(REPEATED_MAX + 500):
         audit.not_logged_in(f"user-{number}", f"h-{number % 20}", "SASL_SSL", "SCRAM-SHA-512", "wrong")
     del lines[:]
@@ -112,10 +112,10 @@ def test_a_name_that_is_long_or_breaks_lines_stays_in_its_line() -> None:
 
 
 def asked(request: m.Message, response: m.Message | None = None) -> dict[str, Any]:
-    audit, _, lines = play()
+    audit, _, lines = audit_lines()
     key = request.API_KEY
-    assert key in DEEDS
-    tell = audit.deed(Asker(), key, NAMES[key], request)  # type: ignore[arg-type]
+    assert key in CHANGE_APIS
+    tell = audit.begin_change(Asker(), key, NAMES[key], request)  # type: ignore[arg-type]
     assert not lines, "what is not done yet is not told"
     tell(response or m.response_class(key)())
     (line,) = lines
@@ -136,7 +136,7 @@ def test_what_was_changed_and_what_came_of_it() -> None:
     assert line["errors"] == {"b": "TOPIC_ALREADY_EXISTS"}
 
 
-def test_nobody_wipes_out_the_files_by_what_fails_or_needs_no_right() -> None:
+def test_refused_and_public_requests_cannot_flush_the_audit_log() -> None:
     """Files rotate: a client that could fill them would push out the oldest one, and with it the record of its
     actions.
     """
@@ -147,14 +147,16 @@ def test_nobody_wipes_out_the_files_by_what_fails_or_needs_no_right() -> None:
     renewal, deletion = m.RenewDelegationTokenRequest(hmac=b"SECRET"), m.DeleteTopicsRequest(topics=[])
     failure = m.DeleteTopicsResponse.DeletableTopicResult
     for number in range(10_000):
-        audit.deed(Asker(), 39, "RenewDelegationToken", renewal)(m.RenewDelegationTokenResponse())  # type: ignore[arg-type]
+        audit.begin_change(Asker(), 39, "RenewDelegationToken", renewal)(m.RenewDelegationTokenResponse())  # type: ignore[arg-type]
         failed = m.DeleteTopicsResponse(responses=[failure(name=f"topic-{number}", error_code=3)])
-        audit.deed(Asker(), 20, "DeleteTopics", deletion)(failed)  # type: ignore[arg-type]
+        audit.begin_change(Asker(), 20, "DeleteTopics", deletion)(failed)  # type: ignore[arg-type]
     assert len(lines) == FROM_ONE_MAX
     clock.run_for(REPEAT_MS)
     (others,) = lines[FROM_ONE_MAX:]
     tokens = by_chapter[Chapter.TOKENS]
-    assert [each["event"] for each in tokens] == ["changed"] * 10_000, "each is told, where it costs nothing else"
+    assert [each["event"] for each in tokens] == ["changed"] * 10_000, (
+        "each one is logged, as these need no other space"
+    )
     assert by_chapter[Chapter.CHANGES] == []
     assert (others["of"], others["principal"], others["times_more"]) == (
         "failed",
@@ -162,8 +164,8 @@ def test_nobody_wipes_out_the_files_by_what_fails_or_needs_no_right() -> None:
         10_000 - FROM_ONE_MAX,
     )
     for _ in range(1_000):
-        audit.deed(Asker(), 20, "DeleteTopics", deletion)(m.DeleteTopicsResponse())  # type: ignore[arg-type]
-    assert len(by_chapter[Chapter.CHANGES]) == 1_000, "what a right was needed for is told each time"
+        audit.begin_change(Asker(), 20, "DeleteTopics", deletion)(m.DeleteTopicsResponse())  # type: ignore[arg-type]
+    assert len(by_chapter[Chapter.CHANGES]) == 1_000, "actions that need a right are logged each time"
 
 
 def written(kept_bytes: int = KEPT_BYTES) -> tuple[Audit, VirtualClock, dict[Chapter, list[str]]]:
@@ -175,7 +177,7 @@ def written(kept_bytes: int = KEPT_BYTES) -> tuple[Audit, VirtualClock, dict[Cha
 def test_one_user_fills_little_of_the_files_and_none_of_what_was_changed() -> None:
     audit, clock, lines = written()
     topic = m.CreateTopicsRequest(topics=[m.CreateTopicsRequest.CreatableTopic(name="first")])
-    audit.deed(Asker(), 19, "CreateTopics", topic)(m.CreateTopicsResponse())  # type: ignore[arg-type]
+    audit.begin_change(Asker(), 19, "CreateTopics", topic)(m.CreateTopicsResponse())  # type: ignore[arg-type]
     for step in range(60):
         for number in range(FROM_ONE_MAX):
             audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, f"{'x' * 200}-{step}-{number}")
@@ -205,12 +207,12 @@ def test_what_was_not_told_is_counted_with_its_first_and_last_time() -> None:
             audit.refused(ALICE, "h", Operation.READ, AclResource.TOPIC, f"topic-{number}")
         clock.run_for(REPEAT_MS)
     audit.flush()
-    told = [json.loads(line) for line in lines[Chapter.ACCESS]]
-    counts = Counter(line["name"] for line in told)
+    entries = [json.loads(line) for line in lines[Chapter.ACCESS]]
+    counts = Counter(line["name"] for line in entries)
     assert counts.keys() == {f"topic-{number}" for number in range(20)}, "each by its name"
     for name in counts:
-        assert sum(1 + line.get("times_more", 0) for line in told if line["name"] == name) == 360, "none is lost"
-    folded = [line for line in told if line.get("times_more", 0) > 1]
+        assert sum(1 + line.get("times_more", 0) for line in entries if line["name"] == name) == 360, "none is lost"
+    folded = [line for line in entries if line.get("times_more", 0) > 1]
     assert folded
     assert all(line["first"] < line["last"] <= line["time"] for line in folded)
     assert sum(map(len, lines[Chapter.ACCESS])) < 20_000
@@ -227,8 +229,8 @@ def test_some_users_with_many_names_hide_nothing_of_what_others_do() -> None:
     clock.run_for(10 * REPEAT_MS)
     assert any('"salaries"' in line for line in lines[Chapter.ACCESS]), "by its name"
     audit.flush()
-    told = [json.loads(line) for line in lines[Chapter.ACCESS]]
-    assert sum(line.get("times_more", 0) + (line["event"] == "refused") for line in told) == 40 * REPEATED_MAX + 1
+    entries = [json.loads(line) for line in lines[Chapter.ACCESS]]
+    assert sum(line.get("times_more", 0) + (line["event"] == "refused") for line in entries) == 40 * REPEATED_MAX + 1
 
 
 def test_addresses_of_one_network_count_as_one() -> None:
@@ -248,7 +250,7 @@ def test_what_was_done_in_part_or_perhaps_is_told_each_time_and_in_full() -> Non
 
     def tell(*codes: ErrorCode) -> None:
         response = m.CreateTopicsResponse(topics=[result(name=str(n), error_code=c) for n, c in enumerate(codes)])
-        audit.deed(Asker(), 19, "CreateTopics", creation)(response)  # type: ignore[arg-type]
+        audit.begin_change(Asker(), 19, "CreateTopics", creation)(response)  # type: ignore[arg-type]
 
     for _ in range(1_000):
         tell(ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -261,7 +263,7 @@ def test_what_was_done_in_part_or_perhaps_is_told_each_time_and_in_full() -> Non
     inner = moves.ReassignableTopicResponse(
         name="t", partitions=[moves.ReassignablePartitionResponse(error_code=ErrorCode.INVALID_REPLICA_ASSIGNMENT)]
     )
-    audit.deed(Asker(), 45, "AlterPartitionReassignments", m.AlterPartitionReassignmentsRequest())(  # type: ignore[arg-type]
+    audit.begin_change(Asker(), 45, "AlterPartitionReassignments", m.AlterPartitionReassignmentsRequest())(  # type: ignore[arg-type]
         moves(responses=[inner])
     )
     assert len(lines[Chapter.CHANGES]) == 2_000
@@ -307,7 +309,7 @@ def test_no_secret_is_told() -> None:
             "salted_password": "(hidden)",
         }
     ]
-    assert "SECRET" not in repr(request), "nor by whoever prints the request itself"
+    assert "SECRET" not in repr(request), "nor in the repr of the request itself"
     config = m.IncrementalAlterConfigsRequest.AlterableConfig
     resource = m.IncrementalAlterConfigsRequest.AlterConfigsResource(
         resource_type=4,
@@ -320,13 +322,13 @@ def test_no_secret_is_told() -> None:
     assert [each["value"] for each in line["asked"]["resources"][0]["configs"]] == ["(hidden)", "3"]
 
 
-def test_a_setting_of_a_broker_that_nobody_knows_may_be_a_secret() -> None:
-    audit, _, lines = play()
+def test_unknown_broker_settings_are_treated_as_secrets() -> None:
+    audit, _, lines = audit_lines()
     kind = m.IncrementalAlterConfigsRequest
     settings = {"my.plugin.pin": "1234", "log.cleaner.backoff.ms": "5000"}
     configs = [kind.AlterableConfig(name=name, config_operation=0, value=text) for name, text in settings.items()]
     resource = kind.AlterConfigsResource(resource_type=4, resource_name="3", configs=configs)
-    audit.deed(Asker(), 44, "IncrementalAlterConfigs", kind(resources=[resource]))(  # type: ignore[arg-type]
+    audit.begin_change(Asker(), 44, "IncrementalAlterConfigs", kind(resources=[resource]))(  # type: ignore[arg-type]
         m.IncrementalAlterConfigsResponse(responses=[])
     )
     told = {each["name"]: each["value"] for each in lines[0]["asked"]["resources"][0]["configs"]}
@@ -335,9 +337,9 @@ def test_a_setting_of_a_broker_that_nobody_knows_may_be_a_secret() -> None:
 
 def test_what_was_changed_is_named_however_many_there_are() -> None:
     """A hundred harmless changes must not hide the one that matters."""
-    audit, _, lines = play()
+    audit, _, lines = audit_lines()
     names = [f"group-{number}" for number in range(250)]
-    told = audit.deed(Asker(), 42, "DeleteGroups", m.DeleteGroupsRequest(groups_names=names))  # type: ignore[arg-type]
+    told = audit.begin_change(Asker(), 42, "DeleteGroups", m.DeleteGroupsRequest(groups_names=names))  # type: ignore[arg-type]
     told(m.DeleteGroupsResponse())
     assert [each["asked"]["groups_names"] for each in lines] == [names[:100], names[100:200], names[200:]]
     assert [(each["event"], each["part"], each["parts"]) for each in lines] == [
@@ -346,7 +348,7 @@ def test_what_was_changed_is_named_however_many_there_are() -> None:
 
 
 def test_things_of_many_parts_stay_whole_and_each_list_is_told() -> None:
-    audit, _, lines = play()
+    audit, _, lines = audit_lines()
     kind = m.IncrementalAlterConfigsRequest
     config = kind.AlterConfigsResource
     resources = [
@@ -358,7 +360,7 @@ def test_things_of_many_parts_stay_whole_and_each_list_is_told() -> None:
         for name, count in (("a", 60), ("b", 60), ("large", 300), ("c", 1), ("d", 2))
     ]
     request = kind(resources=resources, validate_only=True)
-    audit.deed(Asker(), 44, "IncrementalAlterConfigs", request)(  # type: ignore[arg-type]
+    audit.begin_change(Asker(), 44, "IncrementalAlterConfigs", request)(  # type: ignore[arg-type]
         m.IncrementalAlterConfigsResponse()
     )
     told = [[(each["resource_name"], len(each["configs"])) for each in line["asked"]["resources"]] for line in lines]

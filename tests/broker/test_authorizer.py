@@ -32,7 +32,7 @@ def entry(
     return AccessControlEntryRecord(UUID(int=number), TOPIC, name, PatternType.LITERAL, who, "*", READ, permission)
 
 
-class Play:
+class AccessChecks:
     def __init__(self, *, allows_unnamed: bool = False) -> None:
         self.image = Image()
         self.authorizer = Authorizer(self.image, {ADMIN}, allows_unnamed=allows_unnamed)
@@ -40,105 +40,107 @@ class Play:
 
     def may(self, who: Principal = ALICE, name: str = "pond", operation: Operation = READ) -> bool:
         """The result must be the same when it is asked for with every request of a connection."""
-        found = self.authorizer.may(who, "10.0.0.1", operation, TOPIC, name)
+        result = self.authorizer.may(who, "10.0.0.1", operation, TOPIC, name)
         if operation in (READ, Operation.WRITE):
             self.connection.principal = self.connection.known = who
             for _ in range(2):
-                assert self.authorizer.may_often(self.connection, operation, name) is found
-        return found
+                assert self.authorizer.may_often(self.connection, operation, name) is result
+        return result
 
 
 def test_without_acls_only_super_users_may() -> None:
-    play = Play()
-    assert not play.may()
-    assert play.may(ADMIN)
-    assert play.authorizer.is_super(Principal("User", "admin", by_token=True)), "a token stands for its owner"
-    assert not play.may(Principal("Group", "admin"))
+    checks = AccessChecks()
+    assert not checks.may()
+    assert checks.may(ADMIN)
+    assert checks.authorizer.is_super(Principal("User", "admin", by_token=True)), (
+        "a token has the rights of its owner"
+    )
+    assert not checks.may(Principal("Group", "admin"))
 
 
 def test_a_super_user_is_not_denied() -> None:
-    play = Play()
-    play.image.replay(entry(1, denies=True, who="User:admin"))
-    assert play.may(ADMIN)
+    checks = AccessChecks()
+    checks.image.replay(entry(1, denies=True, who="User:admin"))
+    assert checks.may(ADMIN)
 
 
 def test_what_it_remembers_ends_with_every_change() -> None:
-    play = Play()
-    assert not play.may()
-    play.image.replay(entry(1))
-    assert play.may()
-    play.image.replay(entry(2, denies=True))
-    assert not play.may()
-    play.image.replay(RemoveAccessControlEntryRecord(UUID(int=2)))
-    assert play.may()
-    play.image.replay(RemoveAccessControlEntryRecord(UUID(int=1)))
-    assert not play.may()
+    checks = AccessChecks()
+    assert not checks.may()
+    checks.image.replay(entry(1))
+    assert checks.may()
+    checks.image.replay(entry(2, denies=True))
+    assert not checks.may()
+    checks.image.replay(RemoveAccessControlEntryRecord(UUID(int=2)))
+    assert checks.may()
+    checks.image.replay(RemoveAccessControlEntryRecord(UUID(int=1)))
+    assert not checks.may()
 
 
 def test_a_loaded_snapshot_is_asked_though_it_has_the_same_version() -> None:
-    play = Play()
-    play.image.replay(entry(1))
-    assert play.may()
+    checks = AccessChecks()
+    checks.image.replay(entry(1))
+    assert checks.may()
     other = Image()
     other.replay(entry(1, "lake"))
-    assert other.acls.version == play.image.acls.version
-    play.image.become(other)
-    assert not play.may()
-    assert play.may(name="lake")
+    assert other.acls.version == checks.image.acls.version
+    checks.image.become(other)
+    assert not checks.may()
+    assert checks.may(name="lake")
 
 
 @pytest.mark.parametrize("name", ["__millpond_spark", "__group_history", "__consumer_offsets", "__transaction_state"])
 @pytest.mark.parametrize("operation", [Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS])
 def test_a_right_on_all_topics_is_none_on_those_with_our_own_state(name: str, operation: Operation) -> None:
-    play = Play()
+    checks = AccessChecks()
     every = Operation.ALL, Permission.ALLOW
-    play.image.replay(AccessControlEntryRecord(UUID(int=1), TOPIC, "*", 3, "User:alice", "*", *every))
-    play.image.replay(AccessControlEntryRecord(UUID(int=2), TOPIC, "_", 4, "User:alice", "*", *every))
-    assert play.may(name="pond", operation=operation)
-    assert play.may(name="__others", operation=operation)
-    assert play.may(name=name)
-    assert not play.may(name=name, operation=operation)
-    play.image.replay(AccessControlEntryRecord(UUID(int=3), TOPIC, name, 3, "User:alice", "*", operation, 3))
-    assert play.may(name=name, operation=operation)
-    assert not play.may(name="__millpond_other", operation=operation)
-    play.image.replay(AccessControlEntryRecord(UUID(int=4), TOPIC, "*", 3, "User:*", "*", operation, 2))
-    assert not play.may(name=name, operation=operation), "whoever is denied all is denied this"
+    checks.image.replay(AccessControlEntryRecord(UUID(int=1), TOPIC, "*", 3, "User:alice", "*", *every))
+    checks.image.replay(AccessControlEntryRecord(UUID(int=2), TOPIC, "_", 4, "User:alice", "*", *every))
+    assert checks.may(name="pond", operation=operation)
+    assert checks.may(name="__others", operation=operation)
+    assert checks.may(name=name)
+    assert not checks.may(name=name, operation=operation)
+    checks.image.replay(AccessControlEntryRecord(UUID(int=3), TOPIC, name, 3, "User:alice", "*", operation, 3))
+    assert checks.may(name=name, operation=operation)
+    assert not checks.may(name="__millpond_other", operation=operation)
+    checks.image.replay(AccessControlEntryRecord(UUID(int=4), TOPIC, "*", 3, "User:*", "*", operation, 2))
+    assert not checks.may(name=name, operation=operation), "denying ALL denies every operation"
 
 
 def test_where_unnamed_things_are_everybodys() -> None:
-    play = Play(allows_unnamed=True)
-    assert play.may()
-    play.image.replay(entry(1, who="User:bob"))
-    assert not play.may(), "somebody else has been named"
-    assert play.may(name="lake")
+    checks = AccessChecks(allows_unnamed=True)
+    assert checks.may()
+    checks.image.replay(entry(1, who="User:bob"))
+    assert not checks.may(), "an ACL names another principal"
+    assert checks.may(name="lake")
 
 
 @pytest.mark.parametrize("allows_unnamed", [False, True])
 def test_whether_there_is_anything_that_one_may(allows_unnamed: bool) -> None:
-    play = Play(allows_unnamed=allows_unnamed)
+    checks = AccessChecks(allows_unnamed=allows_unnamed)
 
     def may_any(who: Principal = ALICE) -> bool:
-        return play.authorizer.may_any(who, "10.0.0.1", READ, TOPIC)
+        return checks.authorizer.may_any(who, "10.0.0.1", READ, TOPIC)
 
     assert may_any() is allows_unnamed
     assert may_any(ADMIN)
-    play.image.replay(entry(1))
+    checks.image.replay(entry(1))
     assert may_any()
-    play.image.replay(entry(2, denies=True))
+    checks.image.replay(entry(2, denies=True))
     assert may_any() is allows_unnamed
-    play.image.replay(entry(3, "*", denies=True))
+    checks.image.replay(entry(3, "*", denies=True))
     assert not may_any()
 
 
 def test_it_remembers_only_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWERS_MAX", 10)
-    play = Play()
-    play.image.replay(entry(1, "t3"))
+    checks = AccessChecks()
+    checks.image.replay(entry(1, "t3"))
     for number in range(100):
-        assert play.may(name=f"t{number}") is (number == 3)
-        assert len(play.authorizer._answers) <= 10
-    assert not play.may(name="x" * 301)
-    assert all(len(question[-1] or "") < 300 for question in play.authorizer._answers)
+        assert checks.may(name=f"t{number}") is (number == 3)
+        assert len(checks.authorizer._answers) <= 10
+    assert not checks.may(name="x" * 301)
+    assert all(len(question[-1] or "") < 300 for question in checks.authorizer._answers)
 
 
 # Compared with a model that caches nothing and reads all ACLs for every question.
@@ -214,7 +216,7 @@ def plain_answer(
 
 @given(st.lists(steps, max_size=40), st.booleans())
 def test_it_answers_as_a_plain_reading_does_whatever_has_changed(made: list[object], allows_unnamed: bool) -> None:
-    play = Play(allows_unnamed=allows_unnamed)
+    checks = AccessChecks(allows_unnamed=allows_unnamed)
     acls: dict[UUID, Acl] = {}
     asked = [(ALICE, "10.0.0.1", Operation.READ, AclResource.TOPIC, "pond")]
     for number, step in enumerate(made, 1):
@@ -222,22 +224,22 @@ def test_it_answers_as_a_plain_reading_does_whatever_has_changed(made: list[obje
             case Acl():
                 if step not in acls.values():
                     acls[UUID(int=number)] = step
-                    play.image.replay(AccessControlEntryRecord(UUID(int=number), *step))
+                    checks.image.replay(AccessControlEntryRecord(UUID(int=number), *step))
             case int():
                 for acl_id in list(acls)[step : step + 1]:
                     del acls[acl_id]
-                    play.image.replay(RemoveAccessControlEntryRecord(acl_id))
+                    checks.image.replay(RemoveAccessControlEntryRecord(acl_id))
             case "snapshot":
                 other = Image()
                 for acl_id, acl in acls.items():
                     other.replay(AccessControlEntryRecord(acl_id, *acl))
-                play.image.become(other)
+                checks.image.become(other)
             case _:
                 asked.append(step)  # type: ignore[arg-type]
         # Repeat earlier questions, whose answers may be cached.
         for question in asked[-6:]:
             want = plain_answer(list(acls.values()), question, allows_unnamed=allows_unnamed)
-            assert play.authorizer.may(*question) is want, (question, acls)
+            assert checks.authorizer.may(*question) is want, (question, acls)
 
 
 def test_it_is_on_where_it_is_named() -> None:
@@ -253,15 +255,15 @@ def test_it_is_on_where_it_is_named() -> None:
 
 def test_a_connection_remembers_some_of_its_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "GRANTED_MAX", 3)
-    play = Play(allows_unnamed=True)
+    checks = AccessChecks(allows_unnamed=True)
     for number in range(10):
-        assert play.may(name=f"topic-{number}")
-        assert len(play.connection.granted.topics[READ]) <= 3
+        assert checks.may(name=f"topic-{number}")
+        assert len(checks.connection.granted.topics[READ]) <= 3
 
 
 def test_a_connection_that_is_another_users_now_is_asked_anew() -> None:
-    play = Play()
-    play.image.replay(entry(1))
-    assert play.may()
-    assert not play.may(Principal("User", "bob"))
-    assert play.may()
+    checks = AccessChecks()
+    checks.image.replay(entry(1))
+    assert checks.may()
+    assert not checks.may(Principal("User", "bob"))
+    assert checks.may()

@@ -29,7 +29,7 @@ def test_a_clock_that_stands_still_or_falls_gives_nothing() -> None:
     assert bucket.left(500) == 0
 
 
-def test_nobody_waits_longer_because_the_rate_has_changed() -> None:
+def test_a_changed_rate_prolongs_no_delay() -> None:
     bucket = Bucket(100.0, 10, now_ms=0)
     bucket.take(1500, 0)
     assert bucket.wait_ms(0) == 5000
@@ -74,20 +74,20 @@ def test_over_any_time_no_more_is_taken_than_the_rate_and_one_burst_allow(
 
 
 def test_of_many_those_that_are_full_are_forgotten_and_the_rest_is_a_crowd() -> None:
-    told: list[str] = []
-    buckets: Buckets[str] = Buckets(2, lambda: told.append("forgotten"))
+    reports: list[str] = []
+    buckets: Buckets[str] = Buckets(2, lambda: reports.append("forgotten"))
     first = buckets.of("a", "k", 1.0, 10, 0)
     first.take(100, 0)
     buckets.of("b", "k", 1.0, 10, 0)
     assert buckets.of("c", "k", 1.0, 10, 0) is not first
-    assert (len(buckets), told) == (2, ["forgotten"]), "b was full"
+    assert (len(buckets), reports) == (2, ["forgotten"]), "b was full"
     crowd = buckets.of("d", "k", 1.0, 10, 0)
     assert buckets.of("c", "k", 1.0, 10, 0) is not crowd, "it is full, and not looked at again so soon"
     buckets.of("c", "k", 1.0, 10, 0).take(1, 0)
     assert buckets.of("d", "k", 1.0, 10, 900) is crowd
     assert buckets.of("e", "k", 1.0, 10, 0) is crowd
     assert buckets.of("f", "another", 5.0, 10, 0) is not crowd
-    assert buckets.of("a", "k", 1.0, 10, 0) is first, "whoever owes is not forgotten"
+    assert buckets.of("a", "k", 1.0, 10, 0) is first, "a bucket in debt is kept"
     assert len(buckets) == 2
 
 

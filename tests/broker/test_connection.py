@@ -26,7 +26,7 @@ def frame(text: str) -> bytes:
     return LENGTH.pack(len(text)) + text.encode()
 
 
-class Script:
+class ScriptedDispatcher:
     """A dispatcher scripted by the requests: `now a` is answered with a, `later a` when the test says so."""
 
     def __init__(self, make_file: Callable[..., Any]) -> None:
@@ -61,6 +61,10 @@ class Script:
                 connection.reply_later(self._wait(name), lambda frame: [frame])
             case "unwritable":
                 connection.reply(self._wait(name), self.encode_nothing)
+            case "failed":
+                ended = Later()
+                ended.fail(RemoteError(name))
+                connection.reply(ended, self.encode)
             case "hold" if name not in self.waits:
                 connection.hold(request, self._wait(name))
             case "hold":
@@ -95,9 +99,9 @@ class Script:
         self.waits[name].finish(frame(name))
 
 
-class Play:
+class ScriptedConnection:
     def __init__(self, make_link: Callable[..., Any], make_file: Callable[..., Any]) -> None:
-        self.script = Script(make_file)
+        self.script = ScriptedDispatcher(make_file)
         self.scratch = memoryview(bytearray(4096))
         self.memory = RequestMemory(1 << 20)
         self.gone: list[Connection] = []
@@ -130,97 +134,97 @@ class Play:
 
 
 @pytest.fixture
-def play(make_link: Callable[..., Any], make_file: Callable[..., Any]) -> Play:
-    return Play(make_link, make_file)
+def client(make_link: Callable[..., Any], make_file: Callable[..., Any]) -> ScriptedConnection:
+    return ScriptedConnection(make_link, make_file)
 
 
 # The order of replies.
 
 
-def test_replies_that_one_event_lets_go_leave_in_one_send(play: Play) -> None:
-    play.say("later a", "later b", "later c")
-    play.script.finish("a")
-    play.script.finish("b")
-    assert play.link.sends == 0, "somebody still waits"
-    play.turn()
-    assert (play.heard(), play.link.sends) == (["a", "b"], 1)
-    play.script.finish("c")
-    assert (play.heard(), play.link.sends) == (["c"], 2), "nobody waits: at once"
-    play.say("later d", "later e")
-    play.script.finish("d")
-    play.connection.drop()
-    play.turn()
-    assert play.heard() == []
+def test_replies_that_one_event_lets_go_leave_in_one_send(client: ScriptedConnection) -> None:
+    client.say("later a", "later b", "later c")
+    client.script.finish("a")
+    client.script.finish("b")
+    assert client.link.sends == 0, "a reply is still pending"
+    client.turn()
+    assert (client.heard(), client.link.sends) == (["a", "b"], 1)
+    client.script.finish("c")
+    assert (client.heard(), client.link.sends) == (["c"], 2), "with no reply pending, it leaves at once"
+    client.say("later d", "later e")
+    client.script.finish("d")
+    client.connection.drop()
+    client.turn()
+    assert client.heard() == []
 
 
-def test_replies_of_one_wake_up_leave_in_one_send(play: Play) -> None:
-    play.say("now a", "never b", "frame c", "ended d")
-    assert play.heard() == ["a", "c", "d"]
-    assert play.link.sends == 1
+def test_replies_of_one_wake_up_leave_in_one_send(client: ScriptedConnection) -> None:
+    client.say("now a", "never b", "frame c", "ended d")
+    assert client.heard() == ["a", "c", "d"]
+    assert client.link.sends == 1
 
 
-def test_replies_wait_for_those_before_them(play: Play) -> None:
-    play.say("later a", "now b")
-    play.say("frame c")
-    assert play.heard() == []
-    play.script.finish("a")
-    assert play.heard() == ["a", "b", "c"]
-    play.say("now d")
-    assert play.heard() == ["d"]
+def test_replies_wait_for_those_before_them(client: ScriptedConnection) -> None:
+    client.say("later a", "now b")
+    client.say("frame c")
+    assert client.heard() == []
+    client.script.finish("a")
+    assert client.heard() == ["a", "b", "c"]
+    client.say("now d")
+    assert client.heard() == ["d"]
 
 
-def test_pending_replies_that_come_in_the_wrong_order_leave_in_the_right_one(play: Play) -> None:
-    play.say("later a", "frame-later b", "later c")
-    play.script.finish("c")
-    play.script.finish_frame("b")
-    assert play.heard() == []
-    play.script.finish("a")
-    assert play.heard() == ["a", "b", "c"]
+def test_pending_replies_that_come_in_the_wrong_order_leave_in_the_right_one(client: ScriptedConnection) -> None:
+    client.say("later a", "frame-later b", "later c")
+    client.script.finish("c")
+    client.script.finish_frame("b")
+    assert client.heard() == []
+    client.script.finish("a")
+    assert client.heard() == ["a", "b", "c"]
 
 
-def test_an_ended_wait_still_stands_behind_those_before_it(play: Play) -> None:
-    play.say("later a", "ended b")
-    assert play.heard() == []
-    play.script.finish("a")
-    assert play.heard() == ["a", "b"]
+def test_an_ended_wait_still_stands_behind_those_before_it(client: ScriptedConnection) -> None:
+    client.say("later a", "ended b")
+    assert client.heard() == []
+    client.script.finish("a")
+    assert client.heard() == ["a", "b"]
 
 
-def test_a_frame_that_is_there_already_leaves_at_once(play: Play) -> None:
+def test_a_frame_that_is_there_already_leaves_at_once(client: ScriptedConnection) -> None:
     wait: Later[bytes] = Later()
     wait.finish(frame("a"))
-    play.connection.reply_later(wait, lambda frame: [frame])
-    assert play.heard() == ["a"]
+    client.connection.reply_later(wait, lambda frame: [frame])
+    assert client.heard() == ["a"]
 
 
-def test_a_request_may_answer_an_earlier_one(play: Play) -> None:
-    play.say("later a", "wake a", "now c")
-    assert play.heard() == ["a", "awake", "c"]
-    assert play.link.sends == 1
+def test_a_request_may_answer_an_earlier_one(client: ScriptedConnection) -> None:
+    client.say("later a", "wake a", "now c")
+    assert client.heard() == ["a", "awake", "c"]
+    assert client.link.sends == 1
 
 
 # Turns.
 
 
-def test_many_requests_in_one_read_take_turns_with_other_connections(play: Play) -> None:
+def test_many_requests_in_one_read_take_turns_with_other_connections(client: ScriptedConnection) -> None:
     requests = [f"slow {number}" for number in range(50)]
-    play.say(*requests)
-    assert play.script.handled == requests[:FEW_REQUESTS], "its turn is over"
-    other, _ = play.connect()
+    client.say(*requests)
+    assert client.script.handled == requests[:FEW_REQUESTS], "its turn is over"
+    other, _ = client.connect()
     other.say(frame("now x"))
-    assert [bytes(each) for each in other.frames()] == [b"x"], "whoever asks little does not wait"
+    assert [bytes(each) for each in other.frames()] == [b"x"], "a connection with few requests does not wait"
     turns = 1
-    while play.link.events[-1] == "pause":
-        play.script.clock.step()
+    while client.link.events[-1] == "pause":
+        client.script.clock.step()
         turns += 1
-    assert play.script.handled == [*requests[:FEW_REQUESTS], "now x", *requests[FEW_REQUESTS:]]
-    assert play.heard() == [str(number) for number in range(50)], "in order, each once"
+    assert client.script.handled == [*requests[:FEW_REQUESTS], "now x", *requests[FEW_REQUESTS:]]
+    assert client.heard() == [str(number) for number in range(50)], "in order, each once"
     assert turns == -(-50 // FEW_REQUESTS)
-    assert play.link.events == ["pause", "resume"]
+    assert client.link.events == ["pause", "resume"]
 
 
-def test_those_who_ask_much_share_a_round(play: Play) -> None:
+def test_those_who_ask_much_share_a_round(client: ScriptedConnection) -> None:
     """Three waiting connections get one turn each before any of them gets a second."""
-    turns = Turns(play.script.clock)
+    turns = Turns(client.script.clock)
     order: list[str] = []
 
     def waits(name: str, times: int) -> Callable[[], None]:
@@ -233,274 +237,290 @@ def test_those_who_ask_much_share_a_round(play: Play) -> None:
 
     for name in "abc":
         turns.wait(waits(name, 2))
-    play.script.clock.step()
+    client.script.clock.step()
     assert order == ["a", "b", "c"], "in one turn of the loop, and not more"
-    play.script.clock.step()
+    client.script.clock.step()
     assert order == ["a", "b", "c", "a", "b", "c"]
-    assert not play.script.clock.step()
+    assert not client.script.clock.step()
 
 
-def test_a_round_ends_when_its_time_is_over(play: Play) -> None:
-    turns = Turns(play.script.clock)
+def test_a_round_ends_when_its_time_is_over(client: ScriptedConnection) -> None:
+    turns = Turns(client.script.clock)
     order: list[str] = []
 
     def waits(name: str) -> Callable[[], None]:
         def go_on() -> None:
             order.append(name)
-            play.script.clock.now_ms += 2
+            client.script.clock.now_ms += 2
 
         return go_on
 
     for name in "abc":
         turns.wait(waits(name))
-    play.script.clock.step()
+    client.script.clock.step()
     assert order == ["a", "b"]
-    play.script.clock.step()
+    client.script.clock.step()
     assert order == ["a", "b", "c"]
 
 
-def test_whoever_rests_can_still_go_away(play: Play) -> None:
-    play.say(*["slow a"] * 100)
-    handled = len(play.script.handled)
-    play.link.end()
-    play.turn()
-    assert len(play.script.handled) == handled < 100
-    assert play.gone == [play.connection]
+def test_a_resting_connection_can_be_closed(client: ScriptedConnection) -> None:
+    client.say(*["slow a"] * 100)
+    handled = len(client.script.handled)
+    client.link.end()
+    client.turn()
+    assert len(client.script.handled) == handled < 100
+    assert client.gone == [client.connection]
 
 
 # Back-pressure.
 
 
-def test_requests_that_wait_for_the_node_share_the_memory_of_those_that_arrive(play: Play) -> None:
+def test_requests_that_wait_for_the_node_share_the_memory_of_those_that_arrive(client: ScriptedConnection) -> None:
     large = "x" * 500_000
-    play.say(f"hold {large}", "now b")
-    second, _ = play.connect("10.0.0.2:5000")
+    client.say(f"hold {large}", "now b")
+    second, _ = client.connect("10.0.0.2:5000")
     second.say(frame(f"hold {large}y"))
-    assert play.memory.held_bytes > 1_000_000
-    third, late = play.connect()
+    assert client.memory.held_bytes > 1_000_000
+    third, late = client.connect()
     third.say(frame(f"now {large}")[:100_000])
-    assert play.memory.is_stalled(late)
+    assert client.memory.is_stalled(late)
     for name in (large, large + "y"):
-        play.script.finish(name)
-    assert not play.memory.is_short
-    assert [len(each) for each in play.heard()] == [500_000, 1]
+        client.script.finish(name)
+    assert not client.memory.is_short
+    assert [len(each) for each in client.heard()] == [500_000, 1]
     assert [len(each) for each in second.frames()] == [500_001]
     third.say(frame(f"now {large}")[100_000:])
     assert [len(each) for each in third.frames()] == [500_000]
-    assert play.memory.held_bytes == 0
-    play.say(f"hold {large}z")
-    play.link.end()
-    assert play.memory.held_bytes == 0
+    assert client.memory.held_bytes == 0
+    client.say(f"hold {large}z")
+    client.link.end()
+    assert client.memory.held_bytes == 0
 
 
-def test_too_many_in_flight_are_not_read_until_one_is_answered(play: Play) -> None:
-    play.say("later a", "later b", "later c", "now d", "now e")
-    assert play.link.events == ["pause"]
-    assert play.script.handled == ["later a", "later b", "later c"]
-    play.script.finish("a")
-    play.turn()
-    assert play.script.handled[3:] == ["now d"], "d took the place of a, so that e must wait"
-    assert play.link.events == ["pause"]
-    assert play.heard() == ["a"]
-    play.script.finish("b")
-    play.script.finish("c")
-    assert play.heard() == ["b", "c", "d", "e"]
-    assert play.link.events == ["pause", "resume"]
+def test_too_many_in_flight_are_not_read_until_one_is_answered(client: ScriptedConnection) -> None:
+    client.say("later a", "later b", "later c", "now d", "now e")
+    assert client.link.events == ["pause"]
+    assert client.script.handled == ["later a", "later b", "later c"]
+    client.script.finish("a")
+    client.turn()
+    assert client.script.handled[3:] == ["now d"], "d took the place of a, so that e must wait"
+    assert client.link.events == ["pause"]
+    assert client.heard() == ["a"]
+    client.script.finish("b")
+    client.script.finish("c")
+    assert client.heard() == ["b", "c", "d", "e"]
+    assert client.link.events == ["pause", "resume"]
 
 
-def test_the_backlog_outlives_the_shared_scratch(play: Play) -> None:
-    play.say("later a", "later b", "later c", "now kept")
-    other, _ = play.connect()
+def test_the_backlog_outlives_the_shared_scratch(client: ScriptedConnection) -> None:
+    client.say("later a", "later b", "later c", "now kept")
+    other, _ = client.connect()
     other.say(frame("now" + " x" * 500))
     for name in "abc":
-        play.script.finish(name)
-    assert play.heard() == ["a", "b", "c", "kept"]
+        client.script.finish(name)
+    assert client.heard() == ["a", "b", "c", "kept"]
 
 
-def test_a_peer_that_does_not_read_is_not_read_from(play: Play) -> None:
-    play.link.stuck = True
-    play.say("now " + "a" * UNSENT_BYTES_MAX)
-    assert play.link.events == ["pause"]
-    play.say("now b")
-    assert play.script.handled[-1].startswith("now a"), "what was under way already waits its turn"
-    play.link.read_all()
-    assert play.link.events == ["pause", "resume"]
-    assert play.heard()[-1] == "b"
+def test_a_peer_that_does_not_read_is_not_read_from(client: ScriptedConnection) -> None:
+    client.link.stuck = True
+    client.say("now " + "a" * UNSENT_BYTES_MAX)
+    assert client.link.events == ["pause"]
+    client.say("now b")
+    assert client.script.handled[-1].startswith("now a"), "what was under way already waits its turn"
+    client.link.read_all()
+    assert client.link.events == ["pause", "resume"]
+    assert client.heard()[-1] == "b"
 
 
-def test_an_answer_does_not_resume_while_much_is_unsent(play: Play) -> None:
-    play.link.stuck = True
-    play.say("later " + "a" * UNSENT_BYTES_MAX, "later b", "later c")
-    for name in list(play.script.waits):
-        play.script.finish(name)
-    assert play.link.events == ["pause"]
-    play.link.read_all()
-    assert play.link.events == ["pause", "resume"]
+def test_an_answer_does_not_resume_while_much_is_unsent(client: ScriptedConnection) -> None:
+    client.link.stuck = True
+    client.say("later " + "a" * UNSENT_BYTES_MAX, "later b", "later c")
+    for name in list(client.script.waits):
+        client.script.finish(name)
+    assert client.link.events == ["pause"]
+    client.link.read_all()
+    assert client.link.events == ["pause", "resume"]
 
 
-def test_a_stalled_connection_reads_on_when_there_is_room(play: Play) -> None:
-    play.connection.set_stalled(True)
-    play.say("now a")
-    play.connection.drained()
-    assert (play.heard(), play.link.events) == ([], ["pause"])
-    play.connection.set_stalled(False)
-    assert (play.heard(), play.link.events) == (["a"], ["pause", "resume"])
+def test_a_stalled_connection_reads_on_when_there_is_room(client: ScriptedConnection) -> None:
+    client.connection.set_stalled(True)
+    client.say("now a")
+    client.connection.drained()
+    assert (client.heard(), client.link.events) == ([], ["pause"])
+    client.connection.set_stalled(False)
+    assert (client.heard(), client.link.events) == (["a"], ["pause", "resume"])
 
 
-def test_a_stalled_connection_with_too_many_in_flight_stays_paused(play: Play) -> None:
-    play.say("later a", "later b", "later c")
-    play.connection.set_stalled(True)
-    play.connection.set_stalled(False)
-    assert play.link.events == ["pause"]
-    play.script.finish("a")
-    play.turn()
-    assert play.link.events == ["pause", "resume"]
+def test_a_stalled_connection_with_too_many_in_flight_stays_paused(client: ScriptedConnection) -> None:
+    client.say("later a", "later b", "later c")
+    client.connection.set_stalled(True)
+    client.connection.set_stalled(False)
+    assert client.link.events == ["pause"]
+    client.script.finish("a")
+    client.turn()
+    assert client.link.events == ["pause", "resume"]
 
 
 # Large requests.
 
 
-def test_memory_of_unfinished_requests_is_counted_and_given_back(play: Play) -> None:
+def test_memory_of_unfinished_requests_is_counted_and_given_back(client: ScriptedConnection) -> None:
     large = frame("now " + "a" * 10_000)
-    play.link.say(large[:5_000])
-    assert play.memory.held_bytes == 10_004
-    play.link.say(large[5_000:])
-    assert play.memory.held_bytes == 0
-    assert len(play.heard()[0]) == 10_000
+    client.link.say(large[:5_000])
+    assert client.memory.held_bytes == 10_004
+    client.link.say(large[5_000:])
+    assert client.memory.held_bytes == 0
+    assert len(client.heard()[0]) == 10_000
 
 
-def test_a_stalled_request_is_not_slow_and_its_time_begins_anew(play: Play) -> None:
-    play.link.say(frame("now " + "a" * 10_000)[:5_000])
-    play.connection.set_stalled(True)
-    play.script.clock.run_for(60_000)
-    assert not play.connection.is_too_slow(60_000, others_wait=True), "it is we who do not read"
-    play.connection.set_stalled(False)
-    assert play.connection.last_active_ms == 60_000
-    assert not play.connection.is_too_slow(60_000 + TURN_MS, others_wait=True)
-    assert play.connection.is_too_slow(60_000 + TURN_MS + 1, others_wait=True)
+def test_a_stalled_request_is_not_slow_and_its_time_begins_anew(client: ScriptedConnection) -> None:
+    client.link.say(frame("now " + "a" * 10_000)[:5_000])
+    client.connection.set_stalled(True)
+    client.script.clock.run_for(60_000)
+    assert not client.connection.is_too_slow(60_000, others_wait=True), "it is we who do not read"
+    client.connection.set_stalled(False)
+    assert client.connection.last_active_ms == 60_000
+    assert not client.connection.is_too_slow(60_000 + TURN_MS, others_wait=True)
+    assert client.connection.is_too_slow(60_000 + TURN_MS + 1, others_wait=True)
 
 
-def test_a_connection_that_ends_gives_its_memory_back(play: Play) -> None:
-    play.link.say(frame("now " + "a" * 10_000)[:5_000])
-    play.link.end()
-    assert play.memory.held_bytes == 0
+def test_a_connection_that_ends_gives_its_memory_back(client: ScriptedConnection) -> None:
+    client.link.say(frame("now " + "a" * 10_000)[:5_000])
+    client.link.end()
+    assert client.memory.held_bytes == 0
 
 
 # Protocol errors, and closing.
 
 
-def test_a_fault_reaches_the_link_after_the_answers_before_it(play: Play) -> None:
+def test_a_fault_reaches_the_link_after_the_answers_before_it(client: ScriptedConnection) -> None:
     with pytest.raises(RemoteError, match="nonsense"):
-        play.say("now a", "nonsense", "now b")
-    assert play.heard() == ["a"]
-    assert play.script.handled == ["now a", "nonsense"]
+        client.say("now a", "nonsense", "now b")
+    assert client.heard() == ["a"]
+    assert client.script.handled == ["now a", "nonsense"]
 
 
-def test_a_fault_in_the_backlog_ends_this_connection_and_not_the_event_that_woke_it(play: Play) -> None:
-    play.say("later a", "later b", "later c", "nonsense", "now d")
+def test_a_fault_in_the_backlog_ends_this_connection_and_not_the_event_that_woke_it(
+    client: ScriptedConnection,
+) -> None:
+    client.say("later a", "later b", "later c", "nonsense", "now d")
     for name in "abc":
-        play.script.finish(name)
-    assert play.link.events == ["pause", "abort"]
-    assert play.script.handled[3:] == ["nonsense"]
-    assert play.script.reported == ["nonsense"]
-    assert play.gone == []
-    play.link.end()
-    assert play.gone == [play.connection]
+        client.script.finish(name)
+    assert client.link.events == ["pause", "abort"]
+    assert client.script.handled[3:] == ["nonsense"]
+    assert client.script.reported == ["nonsense"]
+    assert client.gone == []
+    client.link.end()
+    assert client.gone == [client.connection]
 
 
-def test_a_late_reply_that_cannot_be_written_ends_this_connection_and_not_the_event_that_made_it(play: Play) -> None:
-    play.say("unwritable a", "later b")
-    play.script.finish("a")
-    play.script.finish("b")
-    assert play.link.events == ["abort"]
-    assert play.link.sends == 0
-    assert play.script.reported == ["it does not fit"]
+def test_a_late_reply_that_cannot_be_written_ends_this_connection_and_not_the_event_that_made_it(
+    client: ScriptedConnection,
+) -> None:
+    client.say("unwritable a", "later b")
+    client.script.finish("a")
+    client.script.finish("b")
+    assert client.link.events == ["abort"]
+    assert client.link.sends == 0
+    assert client.script.reported == ["it does not fit"]
 
 
-def test_what_comes_too_early_is_handled_later_in_its_order(play: Play) -> None:
-    play.say("now a", "hold b", "now c")
-    play.say("now d")
-    assert play.heard() == ["a"]
-    assert play.link.events == ["pause"]
-    play.script.finish("b")
-    assert play.heard() == ["b", "c", "d"]
-    assert play.link.events == ["pause", "resume"]
+@pytest.mark.parametrize("before", [[], ["later a", "later b", "later c"]], ids=["read", "backlog"])
+def test_no_request_is_handled_after_one_that_ended_the_connection(
+    client: ScriptedConnection, before: list[str]
+) -> None:
+    client.say(*before, "failed d", "now e", "now f")
+    for name in "abc" if before else "":
+        client.script.finish(name)
+    client.turn()
+    assert client.script.handled == [*before, "failed d"]
+    assert client.link.events[-1] == "abort"
 
 
-def test_what_comes_too_early_and_in_vain_ends_the_connection(play: Play) -> None:
-    play.say("hold a", "now b")
-    play.script.waits["a"].fail(RemoteError("nobody is there"))
-    assert play.link.events == ["pause", "abort"]
-    assert play.heard() == []
-    assert play.script.reported == ["nobody is there"]
+def test_what_comes_too_early_is_handled_later_in_its_order(client: ScriptedConnection) -> None:
+    client.say("now a", "hold b", "now c")
+    client.say("now d")
+    assert client.heard() == ["a"]
+    assert client.link.events == ["pause"]
+    client.script.finish("b")
+    assert client.heard() == ["b", "c", "d"]
+    assert client.link.events == ["pause", "resume"]
 
 
-def test_closing_the_connection_cancels_pending_replies(play: Play) -> None:
-    play.say("later a", "frame-later b", "now c")
-    play.link.end()
-    assert play.script.cancelled == ["a", "b"]
-    assert play.gone == [play.connection]
-    play.script.finish("a")
-    assert play.link.sends == 0
+def test_what_comes_too_early_and_in_vain_ends_the_connection(client: ScriptedConnection) -> None:
+    client.say("hold a", "now b")
+    client.script.waits["a"].fail(RemoteError("nobody is there"))
+    assert client.link.events == ["pause", "abort"]
+    assert client.heard() == []
+    assert client.script.reported == ["nobody is there"]
 
 
-def test_the_end_forgets_the_backlog(play: Play) -> None:
-    play.say("later a", "later b", "later c", "now d")
-    play.link.end()
-    play.connection.set_stalled(False)
-    assert play.script.handled == ["later a", "later b", "later c"]
+def test_closing_the_connection_cancels_pending_replies(client: ScriptedConnection) -> None:
+    client.say("later a", "frame-later b", "now c")
+    client.link.end()
+    assert client.script.cancelled == ["a", "b"]
+    assert client.gone == [client.connection]
+    client.script.finish("a")
+    assert client.link.sends == 0
 
 
-def test_files_are_released_once_sent_and_once_only(play: Play) -> None:
-    play.say("file")
-    assert play.heard() == ["records"]
-    assert play.script.file.holds == 0
-    play.link.end()
+def test_the_end_forgets_the_backlog(client: ScriptedConnection) -> None:
+    client.say("later a", "later b", "later c", "now d")
+    client.link.end()
+    client.connection.set_stalled(False)
+    assert client.script.handled == ["later a", "later b", "later c"]
 
 
-def test_files_that_wait_behind_a_pending_reply_are_released_at_the_end(play: Play) -> None:
-    play.say("later a", "file", "file")
-    assert play.script.file.holds == 2
-    play.link.end()
-    assert play.script.file.holds == 0
+def test_files_are_released_once_sent_and_once_only(client: ScriptedConnection) -> None:
+    client.say("file")
+    assert client.heard() == ["records"]
+    assert client.script.file.holds == 0
+    client.link.end()
 
 
-def test_files_of_a_reply_that_comes_after_the_end_are_released(play: Play) -> None:
+def test_files_that_wait_behind_a_pending_reply_are_released_at_the_end(client: ScriptedConnection) -> None:
+    client.say("later a", "file", "file")
+    assert client.script.file.holds == 2
+    client.link.end()
+    assert client.script.file.holds == 0
+
+
+def test_files_of_a_reply_that_comes_after_the_end_are_released(client: ScriptedConnection) -> None:
     wait: Later[Any] = Later()
-    play.connection.reply(wait, play.script.encode)
-    play.connection.drop()
+    client.connection.reply(wait, client.script.encode)
+    client.connection.drop()
     wait.finish("file")
-    assert play.script.file.holds == 0
-    assert play.link.sends == 0
+    assert client.script.file.holds == 0
+    assert client.link.sends == 0
 
 
-def test_files_that_were_not_flushed_are_released_at_the_end(play: Play) -> None:
-    play.connection.reply("file", play.script.encode)  # type: ignore[arg-type]
-    assert play.script.file.holds == 1
-    play.link.end()
-    assert play.script.file.holds == 0
+def test_files_that_were_not_flushed_are_released_at_the_end(client: ScriptedConnection) -> None:
+    client.connection.reply("file", client.script.encode)  # type: ignore[arg-type]
+    assert client.script.file.holds == 1
+    client.link.end()
+    assert client.script.file.holds == 0
 
 
 # Connection facts.
 
 
-def test_a_connection_is_waiting_while_it_is_owed_anything(play: Play) -> None:
-    waiting = play.connection.is_waiting
+def test_a_connection_is_waiting_while_it_is_owed_anything(client: ScriptedConnection) -> None:
+    waiting = client.connection.is_waiting
     assert not waiting()
-    play.say("later a")
+    client.say("later a")
     assert waiting()
-    play.link.stuck = True
-    play.script.finish("a")
+    client.link.stuck = True
+    client.script.finish("a")
     assert waiting(), "the answer has not left"
-    play.link.read_all()
+    client.link.read_all()
     assert not waiting()
-    play.connection.set_stalled(True)
-    play.say("now b")
-    assert waiting(), "b stands in the backlog"
+    client.connection.set_stalled(True)
+    client.say("now b")
+    assert waiting(), "b is in the backlog"
 
 
-def test_both_ways_count_as_activity(play: Play) -> None:
-    for way, moment in ((partial(play.say, "now a"), 10), (play.connection.drained, 20)):
-        play.script.clock.run_for(10)
+def test_both_ways_count_as_activity(client: ScriptedConnection) -> None:
+    for way, moment in ((partial(client.say, "now a"), 10), (client.connection.drained, 20)):
+        client.script.clock.run_for(10)
         way()
-        assert play.connection.last_active_ms == moment
+        assert client.connection.last_active_ms == moment

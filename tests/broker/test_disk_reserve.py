@@ -55,4 +55,4 @@ def test_writes_wait_until_the_reserve_is_whole(given_up: Reserve) -> None:
     assert given_up.room.is_short
     given_up.disk.fill()
     given_up.reserve.look()
-    assert given_up.room.is_short, "somebody else took the room meanwhile"
+    assert given_up.room.is_short, "another process has taken the space meanwhile"

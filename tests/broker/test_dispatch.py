@@ -20,7 +20,7 @@ from millpond.broker.requests.replies import UnwritableReply
 from millpond.broker.requests.request_counts import RequestCounts
 from millpond.broker.security.access import EVERYBODY
 from millpond.broker.serving.api import Api
-from millpond.broker.serving.dispatch import Dispatcher, UnservedRequest, _Entry
+from millpond.broker.serving.dispatch import Dispatcher, UnanswerableRequest, _Entry
 from millpond.config.node import node_settings
 from millpond.sim.world.clock import VirtualClock
 from millpond.wire import messages as m
@@ -29,7 +29,7 @@ from millpond.wire.header import decode_response_header, encode_request_header
 LENGTH = Struct(">i")
 
 
-class Ear:
+class FrameRecorder:
     """A connection that encodes each reply at once."""
 
     may_be_node = True
@@ -47,7 +47,7 @@ class Ear:
         self.frames.append(frame)
 
 
-class Play:
+class StubbedNode:
     def __init__(self) -> None:
         self.broker = SimpleNamespace(
             settings=node_settings({"max.request.topics": "3"}),
@@ -66,12 +66,12 @@ class Play:
         # One stand-in for all contexts: it has what the handlers under test use of each.
         self.dispatcher.begin(Contexts(*[self.broker] * 5))
         self.dispatcher.load()
-        self.ear = Ear()
+        self.recorder = FrameRecorder()
 
     def handle(self, key: int, version: int, body: bytes = b"") -> list[bytes]:
         frame = encode_request_header(key, version, 77, "me") + body
-        self.dispatcher.handle(self.ear, memoryview(bytearray(frame)))  # type: ignore[arg-type]
-        frames, self.ear.frames = self.ear.frames, []
+        self.dispatcher.handle(self.recorder, memoryview(bytearray(frame)))  # type: ignore[arg-type]
+        frames, self.recorder.frames = self.recorder.frames, []
         return frames
 
     def answer(self, key: int, version: int, body: bytes, answered_in: int | None = None) -> Any:
@@ -89,21 +89,21 @@ class Play:
 
 
 @pytest.fixture
-def play() -> Play:
-    return Play()
+def stub() -> StubbedNode:
+    return StubbedNode()
 
 
-def test_a_request_goes_to_its_handler_and_is_counted(play: Play) -> None:
-    reply = play.answer(18, 0, b"")
+def test_a_request_goes_to_its_handler_and_is_counted(stub: StubbedNode) -> None:
+    reply = stub.answer(18, 0, b"")
     served = {each.api_key: (each.min_version, each.max_version) for each in reply.api_keys}
     assert served == {
-        api.key: api.advertised or api.versions for api in play.dispatcher.all_apis() if api.is_advertised
+        api.key: api.advertised or api.versions for api in stub.dispatcher.all_apis() if api.is_advertised
     }
-    assert play.dispatcher.requests.received[18] == 1
+    assert stub.dispatcher.requests.received[18] == 1
 
 
-def test_which_apis_there_are_is_written_once_and_anew_when_the_metadata_go_on(play: Play) -> None:
-    broker: Any = play.broker
+def test_which_apis_there_are_is_written_once_and_anew_when_the_metadata_go_on(stub: StubbedNode) -> None:
+    broker: Any = stub.broker
     assert known_answer(broker, broker, 3) is known_answer(broker, broker, 3)
     assert known_answer(broker, broker, 3).body != known_answer(broker, broker, 0).body
     before = known_answer(broker, broker, 3)
@@ -117,22 +117,22 @@ def test_which_apis_there_are_is_written_once_and_anew_when_the_metadata_go_on(p
     )
 
 
-def test_a_key_that_is_not_served_ends_the_connection(play: Play) -> None:
-    with pytest.raises(UnservedRequest, match="API key 9999"):
-        play.handle(9999, 0)
-    assert play.ear.frames == []
+def test_a_key_that_is_not_served_ends_the_connection(stub: StubbedNode) -> None:
+    with pytest.raises(UnanswerableRequest, match="API key 9999"):
+        stub.handle(9999, 0)
+    assert stub.recorder.frames == []
 
 
 @pytest.mark.parametrize("version", [-1, 3, 32767])
-def test_a_version_that_is_not_served_ends_the_connection(play: Play, version: int) -> None:
-    play.serve(handle=lambda *_: pytest.fail("not served"))
-    with pytest.raises(UnservedRequest, match=f"version {version} is not served, only 0 to 1"):
-        play.handle(60, version)
-    assert play.dispatcher.requests.received[60] == 0
+def test_a_version_that_is_not_served_ends_the_connection(stub: StubbedNode, version: int) -> None:
+    stub.serve(handle=lambda *_: pytest.fail("not served"))
+    with pytest.raises(UnanswerableRequest, match=f"version {version} is not served, only 0 to 1"):
+        stub.handle(60, version)
+    assert stub.dispatcher.requests.received[60] == 0
 
 
-def test_api_versions_answers_a_newer_client_in_the_oldest_words(play: Play) -> None:
-    reply = play.answer(18, 99, b"whatever", answered_in=0)
+def test_api_versions_answers_a_newer_client_in_the_oldest_words(stub: StubbedNode) -> None:
+    reply = stub.answer(18, 99, b"whatever", answered_in=0)
     assert reply.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert [(each.api_key, each.min_version, each.max_version) for each in reply.api_keys] == [(18, 0, 5)]
 
@@ -149,19 +149,19 @@ def test_api_versions_answers_a_newer_client_in_the_oldest_words(play: Play) -> 
     ],
 )
 def test_api_versions_checks_which_broker_the_client_expects(
-    play: Play, cluster_id: str | None, node_id: int, error: ErrorCode
+    stub: StubbedNode, cluster_id: str | None, node_id: int, error: ErrorCode
 ) -> None:
     request = m.ApiVersionsRequest(
         client_software_name="rod", client_software_version="2", cluster_id=cluster_id, node_id=node_id
     )
-    reply = play.answer(18, 5, request.encode(5))
+    reply = stub.answer(18, 5, request.encode(5))
     assert reply.error_code == error
     assert bool(reply.api_keys) == (error == ErrorCode.NONE)
 
 
-def test_api_versions_checks_no_broker_before_the_cluster_id_is_known(play: Play) -> None:
-    play.broker.image.cluster_id = None
-    assert play.answer(
+def test_api_versions_checks_no_broker_before_the_cluster_id_is_known(stub: StubbedNode) -> None:
+    stub.broker.image.cluster_id = None
+    assert stub.answer(
         18,
         5,
         m.ApiVersionsRequest(
@@ -170,18 +170,18 @@ def test_api_versions_checks_no_broker_before_the_cluster_id_is_known(play: Play
     ).api_keys
 
 
-def test_an_api_may_refuse_a_version_in_its_own_words(play: Play) -> None:
+def test_an_api_may_refuse_a_version_in_its_own_words(stub: StubbedNode) -> None:
     def refuse(version: int, body: memoryview) -> Any:
         assert (version, bytes(body)) == (9, b"words")
         return m.DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
-    play.serve(handle=lambda *_: pytest.fail("not served"), refuse=refuse)
+    stub.serve(handle=lambda *_: pytest.fail("not served"), refuse=refuse)
     # The reply uses the version of the request, which the schema does not have.
     with pytest.raises(UnwritableReply, match="no version 9"):
-        play.handle(60, 9, b"words")
+        stub.handle(60, 9, b"words")
 
 
-def test_the_short_path_leaves_to_the_handler_what_it_does_not_take(play: Play) -> None:
+def test_the_short_path_leaves_to_the_handler_what_it_does_not_take(stub: StubbedNode) -> None:
     asked: list[str] = []
 
     def short(connection: Any, frame: memoryview) -> bool:
@@ -195,80 +195,82 @@ def test_the_short_path_leaves_to_the_handler_what_it_does_not_take(play: Play) 
         asked.append("general")
         return m.DescribeClusterResponse(cluster_id="pond")
 
-    play.serve(handle=handle, short=short)
+    stub.serve(handle=handle, short=short)
     body = m.DescribeClusterRequest().encode(0)
     # The first request establishes that the node knows its cluster; until then none takes the short path.
     for _ in range(2):
-        assert play.answer(60, 0, body).cluster_id == "pond"
-    assert play.handle(60, 1, m.DescribeClusterRequest().encode(1)) == [b"short"]
+        assert stub.answer(60, 0, body).cluster_id == "pond"
+    assert stub.handle(60, 1, m.DescribeClusterRequest().encode(1)) == [b"short"]
     assert asked == ["general", "short", "general", "short"]
 
 
-def test_the_handler_learns_who_asks_and_in_which_version(play: Play) -> None:
+def test_the_handler_learns_who_asks_and_in_which_version(stub: StubbedNode) -> None:
     calls: list[Any] = []
-    play.serve(handle=lambda metadata, call, _: calls.append((metadata, call)) or m.DescribeClusterResponse())
-    play.handle(60, 1, m.DescribeClusterRequest().encode(1))
+    stub.serve(handle=lambda metadata, call, _: calls.append((metadata, call)) or m.DescribeClusterResponse())
+    stub.handle(60, 1, m.DescribeClusterRequest().encode(1))
     ((metadata, call),) = calls
-    assert metadata is play.broker
-    assert (call.connection, call.version, call.client_id) == (play.ear, 1, "me")
+    assert metadata is stub.broker
+    assert (call.connection, call.version, call.client_id) == (stub.recorder, 1, "me")
 
 
 @pytest.mark.parametrize(("count", "is_served"), [(3, True), (4, False)])
-def test_a_request_may_name_only_so_many_topics(play: Play, count: int, is_served: bool) -> None:
-    entry = play.dispatcher._entries[3]
+def test_a_request_may_name_only_so_many_topics(stub: StubbedNode, count: int, is_served: bool) -> None:
+    entry = stub.dispatcher._entries[3]
     entry.api = Api(
         key=3, name="Metadata", versions=(0, 13), rights=FREE, lists="topics", handle=lambda *_: m.MetadataResponse()
     )
     names = [m.MetadataRequest.MetadataRequestTopic(name=f"topic-{number}") for number in range(count)]
     body = m.MetadataRequest(topics=names).encode(4)
     if is_served:
-        assert len(play.handle(3, 4, body)) == 1
+        assert len(stub.handle(3, 4, body)) == 1
     else:
-        with pytest.raises(UnservedRequest, match=r"names 4 topics or resources, max.request.topics=3"):
-            play.handle(3, 4, body)
+        with pytest.raises(
+            UnanswerableRequest, match=r"with 4 topics or resources exceeds max\.request\.topics \(3\)"
+        ):
+            stub.handle(3, 4, body)
 
 
-def test_a_list_that_is_null_is_no_list_too_many(play: Play) -> None:
-    entry = play.dispatcher._entries[3]
+def test_a_list_that_is_null_is_no_list_too_many(stub: StubbedNode) -> None:
+    entry = stub.dispatcher._entries[3]
     entry.api = Api(
         key=3, name="Metadata", versions=(0, 13), rights=FREE, lists="topics", handle=lambda *_: m.MetadataResponse()
     )
-    assert len(play.handle(3, 4, m.MetadataRequest(topics=None).encode(4))) == 1
+    assert len(stub.handle(3, 4, m.MetadataRequest(topics=None).encode(4))) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"\x7f\xff\xff\xff"])
-def test_bytes_that_do_not_decode_are_the_peers_fault(play: Play, body: bytes) -> None:
+def test_bytes_that_do_not_decode_are_the_peers_fault(stub: StubbedNode, body: bytes) -> None:
     with pytest.raises(MalformedMessage):
-        play.handle(3, 4, body)
+        stub.handle(3, 4, body)
 
 
-def test_a_frame_without_a_whole_header_is_the_peers_fault(play: Play) -> None:
+def test_a_frame_without_a_whole_header_is_the_peers_fault(stub: StubbedNode) -> None:
     with pytest.raises(MalformedMessage):
-        play.dispatcher.handle(play.ear, memoryview(bytearray(b"\0\x12\0")))  # type: ignore[arg-type]
+        stub.dispatcher.handle(stub.recorder, memoryview(bytearray(b"\0\x12\0")))  # type: ignore[arg-type]
 
 
-def test_a_request_whose_lists_are_too_long_in_sum_is_not_built(play: Play) -> None:
+def test_a_request_whose_lists_are_too_long_in_sum_is_not_built(stub: StubbedNode) -> None:
     """It has one topic, but one of its partitions is named many thousand times."""
-    play.broker.settings = node_settings({"max.request.items": "100"})
+    stub.broker.settings = node_settings({"max.request.items": "100"})
     partitions = [m.FetchRequest.FetchPartition(partition=0) for _ in range(99)]
     request = m.FetchRequest(topics=[m.FetchRequest.FetchTopic(topic="pond", partitions=partitions)])
     assert m.FetchRequest.decode(request.encode(12), 12, 0, 100)[0] == request
     partitions.append(m.FetchRequest.FetchPartition(partition=0))
     with pytest.raises(MalformedMessage, match=r"topics.partitions: more items in lists than one message may have"):
-        play.handle(1, 12, request.encode(12))
+        stub.handle(1, 12, request.encode(12))
     numbers = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="pond", partitions=[0] * 100)
     with pytest.raises(MalformedMessage, match="more items"):
-        play.handle(24, 3, m.AddPartitionsToTxnRequest(v3_and_below_topics=[numbers]).encode(3))
+        stub.handle(24, 3, m.AddPartitionsToTxnRequest(v3_and_below_topics=[numbers]).encode(3))
 
 
-def test_what_was_answered_is_timed_and_its_errors_are_counted(play: Play) -> None:
+def test_what_was_answered_is_timed_and_its_errors_are_counted(stub: StubbedNode) -> None:
     response = m.DescribeClusterResponse(error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
-    play.serve(handle=lambda *_: response)
-    play.dispatcher.clock.now_ms = 7  # type: ignore[attr-defined]
-    play.ear.arrived_us = 2_000
-    play.handle(60, 0, b"\x00\x00")
-    assert play.dispatcher.requests.times[60].sum_us == 5_000
-    assert play.dispatcher.requests.errors == {(60, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE): 1}
+    stub.serve(handle=lambda *_: response)
+    stub.dispatcher.clock.now_ms = 7  # type: ignore[attr-defined]
+    stub.recorder.arrived_us = 2_000
+    stub.handle(60, 0, b"\x00\x00")
+    assert stub.dispatcher.requests.times[60].sum_us == 5_000
+    assert stub.dispatcher.requests.errors == {(60, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE): 1}
 
 
 def test_errors_are_found_however_deep_they_stand() -> None:

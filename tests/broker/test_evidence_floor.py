@@ -192,23 +192,23 @@ def test_a_copy_passes_the_floor_on(pair: Compacted) -> None:
     pair.start(B)
     assert pair.partition(B).log.evidence_floor == floor > 1
     pair.lead(B, isr=(B,))
-    leading = pair.partition(B).leading
-    assert leading is not None
-    assert leading.must_start_over(A, 5, 1, 0, 0)
-    assert not leading.must_start_over(A, 5, floor, 0, 0)
+    leader_role = pair.partition(B).leader_role
+    assert leader_role is not None
+    assert leader_role.must_start_over(A, 5, 1, 0, 0)
+    assert not leader_role.must_start_over(A, 5, floor, 0, 0)
 
 
 def test_a_follower_that_is_copying_keeps_the_evidence_it_has_yet_to_copy(pair: Compacted) -> None:
     pair.put(A, b"gone", b"1")
     pair.in_step()
     pair.put(A, b"gone", None)
-    leading = pair.partition(A).leading
-    assert leading is not None
-    leading.on_fetch(B, 5, 1, 0)
+    leader_role = pair.partition(A).leader_role
+    assert leader_role is not None
+    leader_role.on_fetch(B, 5, 1, 0)
     pair.nodes[B].kill()
-    assert leading.evidence_upto == 1
+    assert leader_role.evidence_upto == 1
     pair.sim.run_for(LAG_MS + 1)
-    assert leading.evidence_upto == pair.partition(A).log.end_offset
+    assert leader_role.evidence_upto == pair.partition(A).log.end_offset
 
 
 def test_a_member_of_the_isr_never_starts_over(pair: Compacted) -> None:
@@ -217,11 +217,11 @@ def test_a_member_of_the_isr_never_starts_over(pair: Compacted) -> None:
     pair.put(A, b"key", b"2")
     pair.in_step()
     pair.partition(A).log.compaction.inherit_floor(100)
-    leading = pair.partition(A).leading
-    assert leading is not None
-    assert not leading.must_start_over(B, 5, 2, 0, 0)
+    leader_role = pair.partition(A).leader_role
+    assert leader_role is not None
+    assert not leader_role.must_start_over(B, 5, 2, 0, 0)
     pair.tell(PartitionChangeRecord(0, POND, isr=(A,)))
-    assert leading.must_start_over(B, 5, 2, 0, 0)
+    assert leader_role.must_start_over(B, 5, 2, 0, 0)
 
 
 @pytest.mark.parametrize("start_offset", [0, 1])
@@ -317,7 +317,7 @@ def test_an_eligible_replica_never_starts_over(pair: Compacted) -> None:
     pair.put(A, b"key", b"1")
     pair.in_step()
     pair.partition(A).log.compaction.inherit_floor(100)
-    leading = pair.partition(A).leading
-    assert leading is not None
+    leader_role = pair.partition(A).leader_role
+    assert leader_role is not None
     pair.tell(PartitionChangeRecord(0, POND, isr=(A,), eligible_leader_replicas=(B,)))
-    assert not leading.must_start_over(B, 5, 1, 0, 0)
+    assert not leader_role.must_start_over(B, 5, 1, 0, 0)

@@ -24,9 +24,9 @@ TEXTS = ("", "pond", "g", "tx", "me", "range", "consumer", "1", "x" * 32_767, "\
 class Extremes:
     """Generates requests with extreme values, and with some values that get them past the first check."""
 
-    def __init__(self, desk: Any, random: Random) -> None:
+    def __init__(self, server: Any, random: Random) -> None:
         self.random = random
-        self.topic_id = desk.broker.image.topics["pond"].id
+        self.topic_id = server.broker.image.topics["pond"].id
 
     def request(self, api: Api, version: int) -> m.Message:
         cls = m.request_class(api.key)
@@ -66,25 +66,25 @@ class Extremes:
 
 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
-def test_no_value_ends_the_node(make_desk: Any, api: Api) -> None:
-    desk = make_desk()
-    desk.create("pond")
-    extremes = Extremes(desk, dice(api.key))
-    host = desk.connect()
+def test_no_value_ends_the_node(make_server: Any, api: Api) -> None:
+    server = make_server()
+    server.create("pond")
+    extremes = Extremes(server, dice(api.key))
+    host = server.connect()
     for kind in (0, 1):
         host.ask(m.FindCoordinatorRequest(key="g", key_type=kind), 3, within_ms=5000)
     host.ask(m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=10_000), 4, within_ms=5000)
     low, high = api.versions
     for version in range(low, high + 1):
         for _ in range(ROUNDS):
-            caller = desk.connect()
+            caller = server.connect()
             error = fault_of(caller, extremes.request(api, version), version)
             # It costs only one connection, but it is still a bug.
             assert not isinstance(error, UnwritableReply), error
-            desk.run(20)
+            server.run(20)
             caller.link.end()
-    desk.run(60_000)
-    assert not [line for line in desk.node.journal_lines if "could not be answered" in str(line)]
+    server.run(60_000)
+    assert not [line for line in server.node.journal_lines if "could not be answered" in str(line)]
     assert host.ask(m.ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3).error_code == 0
 
 

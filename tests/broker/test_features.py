@@ -26,24 +26,25 @@ def update(caller: Any, version: int, *levels: tuple[str, int], dry: bool = Fals
     return caller.ask(m.UpdateFeaturesRequest(feature_updates=updates, validate_only=dry), version, within_ms=5000)
 
 
-def test_clients_are_told_what_is_supported_and_what_is_final(desk: Any) -> None:
-    caller = desk.connect()
+def test_clients_are_told_what_is_supported_and_what_is_final(server: Any) -> None:
+    caller = server.connect()
     supported, final, epoch = told(caller)
     assert supported == {
         "metadata.version": (25, 27),
         "group.version": (0, 1),
         "transaction.version": (1, 2),
+        "share.version": (0, 1),
         "kraft.version": (0, 1),
     }
-    assert final == {"metadata.version": 27, "group.version": 1, "transaction.version": 2}
-    assert epoch == desk.broker.controller.applied_offset
+    assert final == {"metadata.version": 27, "group.version": 1, "transaction.version": 2, "share.version": 1}
+    assert epoch == server.broker.controller.applied_offset
     # Clients that do not support version 4 fail on a range that starts at zero.
     assert told(caller, 3)[0].keys() == {"metadata.version", "transaction.version"}
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_level_is_lowered_and_raised_and_its_epoch_grows(desk: Any, version: int) -> None:
-    caller = desk.connect()
+def test_a_level_is_lowered_and_raised_and_its_epoch_grows(server: Any, version: int) -> None:
+    caller = server.connect()
     before = told(caller)[2]
     dry = update(caller, version, ("metadata.version", 25), upgrade_type=2, dry=True)
     assert (dry.error_code, told(caller)[2]) == (ErrorCode.NONE, before)
@@ -57,8 +58,8 @@ def test_a_level_is_lowered_and_raised_and_its_epoch_grows(desk: Any, version: i
     assert told(caller)[1]["metadata.version"] == 26
 
 
-def test_the_first_version_says_with_a_flag_that_a_level_may_be_lowered(desk: Any) -> None:
-    caller = desk.connect()
+def test_the_first_version_says_with_a_flag_that_a_level_may_be_lowered(server: Any) -> None:
+    caller = server.connect()
     reply = update(caller, 0, ("metadata.version", 25))
     [refused] = reply.results
     assert refused.error_code == reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
@@ -67,23 +68,23 @@ def test_the_first_version_says_with_a_flag_that_a_level_may_be_lowered(desk: An
     assert lowered.error_code == ErrorCode.NONE
 
 
-def test_one_that_is_refused_spoils_all(desk: Any) -> None:
-    caller = desk.connect()
-    reply = update(caller, 1, ("metadata.version", 25), ("share.version", 1), upgrade_type=3)
+def test_one_that_is_refused_spoils_all(server: Any) -> None:
+    caller = server.connect()
+    reply = update(caller, 1, ("metadata.version", 25), ("streams.version", 1), upgrade_type=3)
     assert [each.error_code for each in reply.results] == [
         ErrorCode.FEATURE_UPDATE_FAILED,
         ErrorCode.INVALID_UPDATE_VERSION,
     ]
     assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    reply = update(caller, 2, ("metadata.version", 25), ("share.version", 1), upgrade_type=3)
+    reply = update(caller, 2, ("metadata.version", 25), ("streams.version", 1), upgrade_type=3)
     assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert "there is no feature 'share.version'" in reply.error_message
+    assert "unknown feature 'streams.version'" in reply.error_message
     assert update(caller, 2).error_code == ErrorCode.INVALID_REQUEST
     assert told(caller)[1]["metadata.version"] == 27
 
 
-def test_without_group_version_members_of_the_new_protocol_are_refused(desk: Any) -> None:
-    caller = desk.connect()
+def test_without_group_version_members_of_the_new_protocol_are_refused(server: Any) -> None:
+    caller = server.connect()
     caller.ask(m.FindCoordinatorRequest(key="g", key_type=0), 3, within_ms=5000)
     beat = m.ConsumerGroupHeartbeatRequest(
         group_id="g",

@@ -41,7 +41,7 @@ class HandWorkers:
             later.finish(result)
 
 
-class Play:
+class FlusherHost:
     def __init__(self, make_batch: Callable[..., memoryview]) -> None:
         self.disk = SimDisk()
         self.store = LogStore(self.disk, "/data", LogLimits(), SeededEntropy(1))
@@ -83,188 +83,188 @@ class Play:
 
 
 @pytest.fixture
-def play(make_batch: Callable[..., memoryview]) -> Play:
-    return Play(make_batch)
+def host(make_batch: Callable[..., memoryview]) -> FlusherHost:
+    return FlusherHost(make_batch)
 
 
-def test_all_who_wait_share_one_sync(play: Play) -> None:
-    log = play.log("a")
-    before = play.syncs("a")
-    play.append(log, "first")
+def test_all_who_wait_share_one_sync(host: FlusherHost) -> None:
+    log = host.log("a")
+    before = host.syncs("a")
+    host.append(log, "first")
     for number in range(5):
-        play.append(log, str(number))
-    assert len(play.workers.jobs) == 1, "a log is in one round at a time"
-    assert play.finish() == ["first"]
-    assert play.finish() == ["0", "1", "2", "3", "4"]
-    assert play.syncs("a") - before == 2
+        host.append(log, str(number))
+    assert len(host.workers.jobs) == 1, "a log is in one round at a time"
+    assert host.finish() == ["first"]
+    assert host.finish() == ["0", "1", "2", "3", "4"]
+    assert host.syncs("a") - before == 2
     assert log.synced_offset == 6
-    assert play.flusher.is_idle()
+    assert host.flusher.is_idle()
 
 
-def test_nobody_is_told_before_his_own_records_are_safe(play: Play) -> None:
-    log = play.log("a")
-    play.append(log, "first")
-    play.append(log, "second")
+def test_a_waiter_is_notified_only_after_its_own_records_are_synced(host: FlusherHost) -> None:
+    log = host.log("a")
+    host.append(log, "first")
+    host.append(log, "second")
     # The first round was assembled before the second record was written, so it does not cover it.
-    assert play.finish() == ["first"]
+    assert host.finish() == ["first"]
     assert (log.synced_offset, log.end_offset) == (1, 2)
-    play.wait(log, "earlier", end_offset=1)
-    assert play.heard == ["earlier"]
+    host.wait(log, "earlier", end_offset=1)
+    assert host.heard == ["earlier"]
 
 
-def test_what_is_safe_already_is_told_at_once(play: Play) -> None:
-    log = play.log("a")
-    play.append(log, "a")
-    play.finish()
-    play.wait(log, "again")
-    play.wait(log, "earlier", end_offset=0)
-    assert play.heard == ["again", "earlier"]
-    assert play.workers.jobs == []
+def test_what_is_safe_already_is_told_at_once(host: FlusherHost) -> None:
+    log = host.log("a")
+    host.append(log, "a")
+    host.finish()
+    host.wait(log, "again")
+    host.wait(log, "earlier", end_offset=0)
+    assert host.heard == ["again", "earlier"]
+    assert host.workers.jobs == []
 
 
-def test_one_round_takes_all_logs_that_wait(play: Play) -> None:
-    logs = [play.log(name) for name in "abcd"]
+def test_one_round_takes_all_logs_that_wait(host: FlusherHost) -> None:
+    logs = [host.log(name) for name in "abcd"]
     for log in logs[:ROUNDS_MAX]:
-        play.append(log, log.folder[-3:])
-    assert len(play.workers.jobs) == ROUNDS_MAX
+        host.append(log, log.folder[-3:])
+    assert len(host.workers.jobs) == ROUNDS_MAX
     for log in logs[ROUNDS_MAX:]:
-        play.append(log, log.folder[-3:])
-    assert len(play.workers.jobs) == ROUNDS_MAX, "no more rounds at once than there may be"
-    assert play.finish(0) == ["a-0"]
-    assert play.finish(1) == ["c-0", "d-0"], "both in the round that began when the first had ended"
-    assert play.finish(0) == ["b-0"]
-    assert play.flusher.is_idle()
+        host.append(log, log.folder[-3:])
+    assert len(host.workers.jobs) == ROUNDS_MAX, "no more rounds at once than there may be"
+    assert host.finish(0) == ["a-0"]
+    assert host.finish(1) == ["c-0", "d-0"], "both in the round that began when the first had ended"
+    assert host.finish(0) == ["b-0"]
+    assert host.flusher.is_idle()
 
 
-def test_a_slow_log_does_not_hold_up_another(play: Play) -> None:
-    slow, quick = play.log("slow"), play.log("quick")
-    play.append(slow, "slow")
-    play.append(quick, "quick")
-    play.append(slow, "slow again")
-    assert play.finish(1) == ["quick"]
-    play.append(quick, "quick again")
-    assert play.finish(1) == ["quick again"]
-    assert play.finish(0) == ["slow"]
-    assert play.finish(0) == ["slow again"]
+def test_a_slow_log_does_not_hold_up_another(host: FlusherHost) -> None:
+    slow, quick = host.log("slow"), host.log("quick")
+    host.append(slow, "slow")
+    host.append(quick, "quick")
+    host.append(slow, "slow again")
+    assert host.finish(1) == ["quick"]
+    host.append(quick, "quick again")
+    assert host.finish(1) == ["quick again"]
+    assert host.finish(0) == ["slow"]
+    assert host.finish(0) == ["slow again"]
 
 
-def test_a_failed_sync_fails_all_who_wait_and_closes_the_log(play: Play) -> None:
-    bad, good = play.log("bad"), play.log("good")
+def test_a_failed_sync_fails_all_who_wait_and_closes_the_log(host: FlusherHost) -> None:
+    bad, good = host.log("bad"), host.log("good")
     for log in (bad, good):
-        play.append(log, f"{log.folder} first")
-    play.workers.jobs.reverse()
-    play.disk.fail_syncs("/bad-0/")
-    play.append(bad, "behind")
-    play.workers.jobs.reverse()
-    assert play.finish(0) == ["behind failed", "/data/bad-0 first failed"]
-    assert play.finish(0) == ["/data/good-0 first"]
+        host.append(log, f"{log.folder} first")
+    host.workers.jobs.reverse()
+    host.disk.fail_syncs("/bad-0/")
+    host.append(bad, "behind")
+    host.workers.jobs.reverse()
+    assert host.finish(0) == ["behind failed", "/data/bad-0 first failed"]
+    assert host.finish(0) == ["/data/good-0 first"]
     assert bad.failed is not None
     # The disk works again, but what it lost cannot be trusted.
-    before = play.syncs("bad")
-    play.wait(bad, "later")
-    assert play.heard == ["later failed"]
-    assert play.syncs("bad") == before
-    assert play.flusher.is_idle()
+    before = host.syncs("bad")
+    host.wait(bad, "later")
+    assert host.heard == ["later failed"]
+    assert host.syncs("bad") == before
+    assert host.flusher.is_idle()
 
 
-def test_one_bad_log_of_a_round_does_not_fail_the_others(play: Play) -> None:
-    one, two, bad, good = (play.log(name) for name in ("one", "two", "bad", "good"))
+def test_one_bad_log_of_a_round_does_not_fail_the_others(host: FlusherHost) -> None:
+    one, two, bad, good = (host.log(name) for name in ("one", "two", "bad", "good"))
     for log in (one, two, bad, good):
-        play.append(log, log.folder[6:])
-    play.disk.fail_syncs("/bad-0/")
-    assert play.finish(0) == ["one-0"]
-    assert play.finish(0) == ["two-0"]
-    assert play.finish(0) == ["bad-0 failed", "good-0"]
+        host.append(log, log.folder[6:])
+    host.disk.fail_syncs("/bad-0/")
+    assert host.finish(0) == ["one-0"]
+    assert host.finish(0) == ["two-0"]
+    assert host.finish(0) == ["bad-0 failed", "good-0"]
 
 
-def test_a_log_that_is_deleted_while_it_waits_for_a_round_is_given_up(play: Play) -> None:
-    log = play.log("a")
-    play.append(log, "first")
-    play.append(log, "second")
-    play.store.delete(TopicPartition("a", 0))
-    heard = play.finish()
+def test_a_log_that_is_deleted_while_it_waits_for_a_round_is_given_up(host: FlusherHost) -> None:
+    log = host.log("a")
+    host.append(log, "first")
+    host.append(log, "second")
+    host.store.delete(TopicPartition("a", 0))
+    heard = host.finish()
     assert heard[0] == "second failed"
-    assert play.flusher.is_idle()
-    play.wait(log, "third")
-    assert play.heard == ["third failed"]
+    assert host.flusher.is_idle()
+    host.wait(log, "third")
+    assert host.heard == ["third failed"]
 
 
-def test_files_are_kept_open_for_the_round_only(play: Play) -> None:
-    log = play.log("a")
-    play.append(log, "a")
+def test_files_are_kept_open_for_the_round_only(host: FlusherHost) -> None:
+    log = host.log("a")
+    host.append(log, "a")
     log.abandon()
-    assert play.disk.open_files > 0
-    play.finish()
-    assert play.disk.open_files == 0
+    assert host.disk.open_files > 0
+    host.finish()
+    assert host.disk.open_files == 0
 
 
-def test_whoever_is_told_may_wait_again(play: Play) -> None:
-    log = play.log("a")
-    log.append(play._make_batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
-    play.flusher.after_sync(log, 1, None).then(lambda _: play.append(log, "again"))
-    assert play.finish() == []
-    assert play.finish() == ["again"]
+def test_a_notified_waiter_may_wait_again(host: FlusherHost) -> None:
+    log = host.log("a")
+    log.append(host._make_batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
+    host.flusher.after_sync(log, 1, None).then(lambda _: host.append(log, "again"))
+    assert host.finish() == []
+    assert host.finish() == ["again"]
 
 
-def test_a_fault_of_our_own_is_not_hidden(play: Play) -> None:
-    log = play.log("a")
-    play.append(log, "a")
-    _, later = play.workers.jobs.pop()
+def test_a_fault_of_our_own_is_not_hidden(host: FlusherHost) -> None:
+    log = host.log("a")
+    host.append(log, "a")
+    _, later = host.workers.jobs.pop()
     with pytest.raises(ZeroDivisionError):
         later.fail(ZeroDivisionError())
 
 
-def test_a_fault_of_the_world_outside_of_any_file_fails_the_round(play: Play) -> None:
-    log = play.log("a")
-    play.append(log, "a")
-    _, later = play.workers.jobs.pop()
+def test_a_fault_of_the_world_outside_of_any_file_fails_the_round(host: FlusherHost) -> None:
+    log = host.log("a")
+    host.append(log, "a")
+    _, later = host.workers.jobs.pop()
     later.fail(OSError("the worker could not open anything"))
-    assert play.heard == ["a failed"]
+    assert host.heard == ["a failed"]
     assert log.failed is not None
-    assert play.flusher.is_idle()
+    assert host.flusher.is_idle()
 
 
-def test_one_readers_bug_keeps_nobody_else_from_hearing(play: Play) -> None:
-    x, y, one, two = (play.log(name) for name in ("x", "y", "one", "two"))
-    play.append(x, "x")
-    play.append(y, "y")
+def test_a_bug_in_one_waiter_does_not_affect_the_others(host: FlusherHost) -> None:
+    x, y, one, two = (host.log(name) for name in ("x", "y", "one", "two"))
+    host.append(x, "x")
+    host.append(y, "y")
     for log in (one, two):
-        log.append(play._make_batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
-        play.flusher.after_sync(log, 1, None).then(lambda _: 1 // 0)  # type: ignore[arg-type]
-        play.wait(log, log.folder)
-    assert play.finish(0) == ["x"]
+        log.append(host._make_batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
+        host.flusher.after_sync(log, 1, None).then(lambda _: 1 // 0)  # type: ignore[arg-type]
+        host.wait(log, log.folder)
+    assert host.finish(0) == ["x"]
     with pytest.raises(ZeroDivisionError):
-        play.workers.finish(1)
-    assert play.heard == ["/data/one-0", "/data/two-0"]
-    play.append(one, "later")
-    play.finish(0)
-    assert play.finish(0) == ["later"]
-    assert play.flusher.is_idle()
+        host.workers.finish(1)
+    assert host.heard == ["/data/one-0", "/data/two-0"]
+    host.append(one, "later")
+    host.finish(0)
+    assert host.finish(0) == ["later"]
+    assert host.flusher.is_idle()
 
 
-def test_names_and_notes_are_forced_though_all_records_are_safe(play: Play) -> None:
-    log = play.store.create(TopicPartition("new", 0), UUID(int=1))
-    play.wait(log, "records")
-    assert play.heard == ["records"], "there are none"
+def test_names_and_notes_are_forced_though_all_records_are_safe(host: FlusherHost) -> None:
+    log = host.store.create(TopicPartition("new", 0), UUID(int=1))
+    host.wait(log, "records")
+    assert host.heard == ["records"], "there are none"
     assert log.dirty
-    play.force(log, "everything")
-    assert play.finish() == ["records", "everything"]
+    host.force(log, "everything")
+    assert host.finish() == ["records", "everything"]
     assert not log.dirty
-    play.force(log, "again")
-    assert play.heard == ["again"]
-    play.disk.crash()
-    assert play.disk.exists("/data/new-0/partition.metadata")
+    host.force(log, "again")
+    assert host.heard == ["again"]
+    host.disk.crash()
+    assert host.disk.exists("/data/new-0/partition.metadata")
 
 
-def test_forcing_waits_for_what_another_round_has_taken_on(play: Play) -> None:
-    log = play.log("a")
-    play.append(log, "first")
-    play.force(log, "forced")
-    assert play.finish() == ["first"]
-    assert play.finish() == ["forced"]
+def test_forcing_waits_for_what_another_round_has_taken_on(host: FlusherHost) -> None:
+    log = host.log("a")
+    host.append(log, "first")
+    host.force(log, "forced")
+    assert host.finish() == ["first"]
+    assert host.finish() == ["forced"]
     log.fail(OSError("broken"))
-    play.force(log, "forced")
-    assert play.heard == ["forced broken"]
+    host.force(log, "forced")
+    assert host.heard == ["forced broken"]
 
 
 def test_many_logs_are_synced_in_several_passes(make_batch: Callable[..., memoryview], monkeypatch: Any) -> None:
@@ -273,12 +273,12 @@ def test_many_logs_are_synced_in_several_passes(make_batch: Callable[..., memory
     taken: list[int] = []
     run = flusher.run_tickets
     monkeypatch.setattr(flusher, "run_tickets", lambda *args: taken.append(len(args[2])) or run(*args))
-    play = Play(make_batch)
-    logs = [play.log(f"a{number}") for number in range(9)]
+    host = FlusherHost(make_batch)
+    logs = [host.log(f"a{number}") for number in range(9)]
     for number, log in enumerate(logs):
-        play.append(log, str(number))
-    while play.workers.jobs:
-        play.workers.finish()
-    assert sorted(play.heard) == [str(number) for number in range(9)]
+        host.append(log, str(number))
+    while host.workers.jobs:
+        host.workers.finish()
+    assert sorted(host.heard) == [str(number) for number in range(9)]
     assert sum(taken) == 9
     assert max(taken) == 3

@@ -37,7 +37,7 @@ HANDLES = Dispatcher.handle
 
 
 @pytest.mark.parametrize("seed", seeds(range(len(SCENES))))
-def test_hostile_requests_harm_nobody(seed: int) -> None:
+def test_hostile_requests_do_no_harm(seed: int) -> None:
     outcome = FuzzSession(seed, FRAMES, Corpus()).run()
     assert not outcome.findings, f"seed {seed}: {outcome.findings}"
     if not outcome.ended:
@@ -118,8 +118,9 @@ def test_a_tape_is_replayed_without_the_garbage_collector(monkeypatch: pytest.Mo
 
 
 def slow(*_: Any) -> None:
+    """Long enough for a machine ten times slower than the reference."""
     began = time.thread_time()
-    while time.thread_time() - began < 0.03:
+    while time.thread_time() - began < 0.2:
         pass
 
 
@@ -174,10 +175,12 @@ def test_a_bug_is_found(bug: Callable[..., None], finding: str, monkeypatch: pyt
     assert finding in only_finding(life(FRAMES_TO_FIND))
 
 
-def test_a_node_that_lets_nobody_in_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_accepts_no_connection_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """For example a node that counts closed connections."""
     monkeypatch.setattr(Connections, "_forget", lambda *_: None)
-    assert "let in" in only_finding(life(20_000, replace(OPEN, settings={"max.connections": "100"})))
+    assert "no connection is accepted" in only_finding(
+        life(20_000, replace(OPEN, settings={"max.connections": "100"}))
+    )
 
 
 @pytest.mark.parametrize("scene", [scene for scene in SCENES if scene.spares_canary], ids=lambda scene: scene.name)

@@ -45,27 +45,27 @@ def join(caller: Any) -> None:
     assert reply.error_code == 0, reply
 
 
-def history(desk: Any) -> list[dict[str, Any]]:
-    partition = desk.broker.partitions.get(HISTORY_TOPIC, 0)
+def history(server: Any) -> list[dict[str, Any]]:
+    partition = server.broker.partitions.get(HISTORY_TOPIC, 0)
     if partition is None:
         return []
     data = partition.log.read_batches(0, 1 << 20)
-    found = [record for position, _ in walk(data) for record in decode_batch(data, position)]
-    assert all(record.key == b"g" for record in found)
-    return [json.loads(record.value) for record in found if record.value is not None]
+    records = [record for position, _ in walk(data) for record in decode_batch(data, position)]
+    assert all(record.key == b"g" for record in records)
+    return [json.loads(record.value) for record in records if record.value is not None]
 
 
-def test_a_rebalance_is_written_down_when_it_is_over(desk: Any) -> None:
-    desk.create("pond", 2)
-    caller = desk.connect()
+def test_a_rebalance_is_written_down_when_it_is_over(server: Any) -> None:
+    server.create("pond", 2)
+    caller = server.connect()
     caller.ask(m.FindCoordinatorRequest(key="g", key_type=0), 3, within_ms=5000)
     join(caller)
-    desk.run(1000)
-    (first, *_) = history(desk)
+    server.run(1000)
+    (first, *_) = history(server)
     assert first["group"] == "g"
     assert [cause["why"] for cause in first["causes"]] == ["joined"]
     assert {move["partition"] for move in first["moves"]} == {0, 1}
-    assert desk.broker.image.topics[HISTORY_TOPIC].is_internal
+    assert server.broker.image.topics[HISTORY_TOPIC].is_internal
 
 
 def commit(caller: Any, offset: int) -> int:
@@ -83,56 +83,56 @@ def committed(caller: Any) -> int:
     return group.topics[0].partitions[0].committed_offset
 
 
-def test_after_a_moment_of_a_full_disk_a_group_goes_on_without_a_restart(desk: Any) -> None:
-    desk.create("pond")
-    caller = desk.connect()
+def test_after_a_moment_of_a_full_disk_a_group_goes_on_without_a_restart(server: Any) -> None:
+    server.create("pond")
+    caller = server.connect()
     caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
     assert commit(caller, 5) == ErrorCode.NONE
-    desk.disk.fill()
+    server.disk.fill()
     assert commit(caller, 6) == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    desk.run(3_000)
-    desk.disk.make_room()
-    desk.run(10_000)
+    server.run(3_000)
+    server.disk.make_room()
+    server.run(10_000)
     assert committed(caller) == 5
     assert commit(caller, 7) == ErrorCode.NONE
     assert committed(caller) == 7
 
 
-def test_offsets_of_a_topic_that_was_deleted_while_their_coordinator_was_away_go_too(desk: Any) -> None:
-    desk.create("pond")
-    caller = desk.connect()
+def test_offsets_of_a_topic_that_was_deleted_while_their_coordinator_was_away_go_too(server: Any) -> None:
+    server.create("pond")
+    caller = server.connect()
     caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
     assert commit(caller, 5) == ErrorCode.NONE
-    home = desk.broker.groups.shard_host_of("g")
+    home = server.broker.groups.shard_host_of("g")
     home.resign(Refused(ErrorCode.KAFKA_STORAGE_ERROR, "no room"))
-    desk.delete("pond")
-    desk.create("pond")
-    desk.run(5_000)
+    server.delete("pond")
+    server.create("pond")
+    server.run(5_000)
     assert committed(caller) == -1, "the new topic of that name begins at its own beginning"
 
 
-def test_requests_leave_no_timer_behind(desk: Any) -> None:
+def test_requests_leave_no_timer_behind(server: Any) -> None:
     """Each commit is watched until it is answered; the watchers must not accumulate."""
-    desk.create("pond")
-    callers = [desk.connect() for _ in range(3)]
+    server.create("pond")
+    callers = [server.connect() for _ in range(3)]
     callers[0].ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
     assert commit(callers[0], 1) == ErrorCode.NONE
-    before = desk.sim.clock.pending()
+    before = server.sim.clock.pending()
     for number in range(200):
         assert commit(callers[number % 3], number) == ErrorCode.NONE
-    assert desk.sim.clock.pending() < before + 20
+    assert server.sim.clock.pending() < before + 20
 
 
-def test_groups_that_are_about_to_be_loaded_again_are_not_said_to_be_gone(desk: Any) -> None:
-    desk.create("pond")
-    caller = desk.connect()
+def test_groups_that_are_about_to_be_loaded_again_are_not_said_to_be_gone(server: Any) -> None:
+    server.create("pond")
+    caller = server.connect()
     caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4)
     assert commit(caller, 5) == ErrorCode.NONE
-    desk.disk.fill()
+    server.disk.fill()
     assert commit(caller, 6) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     listed = caller.ask(m.ListGroupsRequest(), 4)
     assert (listed.error_code, listed.groups) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
-    desk.disk.make_room()
-    desk.run(10_000)
+    server.disk.make_room()
+    server.run(10_000)
     listed = caller.ask(m.ListGroupsRequest(), 4)
     assert (listed.error_code, [each.group_id for each in listed.groups]) == (ErrorCode.NONE, ["g"])

@@ -228,9 +228,9 @@ def test_the_producers_of_one_partition_again_and_again(client: Client) -> None:
 def test_offsets_by_time_of_one_partition_again_and_again(client: Client) -> None:
     """Each lookup would have a worker read the file again; Kafka rejects them in the same way."""
     kind = m.ListOffsetsRequest
-    wanted = kind.ListOffsetsPartition(partition_index=0, timestamp=1)
+    partition = kind.ListOffsetsPartition(partition_index=0, timestamp=1)
     other = kind.ListOffsetsPartition(partition_index=1, timestamp=1)
-    topic = kind.ListOffsetsTopic(name="pond", partitions=[wanted, wanted, other])
+    topic = kind.ListOffsetsTopic(name="pond", partitions=[partition, partition, other])
     reply = client.ask(kind(replica_id=-1, topics=[topic]), 7)
     codes = [each.error_code for each in reply.topics[0].partitions]
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
@@ -337,8 +337,8 @@ def test_offsets_by_time_are_not_looked_up_for_a_client_that_has_gone(
     ran: list[object] = []
     monkeypatch.setattr(TimeLookup, "_search", lambda lookup: ran.append(lookup))
     kind = m.ListOffsetsRequest
-    wanted = kind.ListOffsetsPartition(partition_index=0, timestamp=1)
-    request = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="pond", partitions=[wanted])])
+    partition = kind.ListOffsetsPartition(partition_index=0, timestamp=1)
+    request = kind(replica_id=-1, topics=[kind.ListOffsetsTopic(name="pond", partitions=[partition])])
     frame = encode_request_header(2, 7, 1, "heavy") + request.encode(7)
     clients = [client, *(Client(target) for _ in range(9))]
     for each in clients:

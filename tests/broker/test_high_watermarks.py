@@ -39,7 +39,7 @@ def test_what_is_committed_is_known_after_a_start() -> None:
             log,
             partition_context(world.disk, world.clock, node_id=1),
         )
-        partition.follow(view(2 if len(replicas) > 1 else 1, 1, 1, replicas, replicas))
+        partition.apply_metadata(view(2 if len(replicas) > 1 else 1, 1, 1, replicas, replicas))
         if partition.follower is not None:
             partition.follower.high_watermark = high_watermark
         partitions.add(partition)
@@ -63,7 +63,7 @@ def test_what_is_committed_is_known_after_a_start() -> None:
     first.close()
     assert noted().of(POND, 0) == 50
     # The next run has not opened the partition yet, and may end before it does.
-    partitions.discard(pond)
+    partitions.remove(pond)
     second = noted()
     add("sluice", UUID(int=9), "12", 4)
     second.write()
@@ -111,7 +111,7 @@ def test_what_the_last_life_knew_of_the_metadata_is_not_forgotten_by_one_that_kn
         assert life(0).of(POND, 0) == known
 
 
-def test_a_full_disk_keeps_nobody_from_closing_the_rest() -> None:
+def test_a_full_disk_does_not_keep_the_other_logs_from_closing() -> None:
     sim = SimWorld(1)
     world = sim.start("node")
     world.disk.make_folder("/data")

@@ -23,12 +23,12 @@ SEVERAL = {
 }
 
 
-def arrive(desk: Any, make_link: Any, listener: str, certificate: str | None = None) -> Any:
+def arrive(server: Any, make_link: Any, listener: str, certificate: str | None = None) -> Any:
     """A peer connects to this listener; returns its connection once it has presented its certificate."""
     link = make_link()
     link.listener = listener
     link.is_encrypted = listener != "CLEAR"
-    connection = desk.broker.connections.accept(link)
+    connection = server.broker.connections.accept(link)
     link.certificate_name = certificate
     if link.on_secured is not None:
         link.on_secured()
@@ -36,8 +36,8 @@ def arrive(desk: Any, make_link: Any, listener: str, certificate: str | None = N
 
 
 @pytest.fixture
-def several(make_desk: Any) -> Any:
-    return make_desk(SEVERAL)
+def several(make_server: Any) -> Any:
+    return make_server(SEVERAL)
 
 
 def test_a_certificate_makes_a_user(several: Any, make_link: Any) -> None:
@@ -46,7 +46,7 @@ def test_a_certificate_makes_a_user(several: Any, make_link: Any) -> None:
     assert not connection.may_be_node
 
 
-def test_a_certificate_that_no_rule_knows_lets_nobody_in(several: Any, make_link: Any) -> None:
+def test_a_certificate_without_a_matching_rule_is_refused(several: Any, make_link: Any) -> None:
     with pytest.raises(UnknownCertificate, match="CN=eve,OU=elsewhere"):
         arrive(several, make_link, "USERS", "CN=eve,OU=elsewhere")
 
@@ -67,16 +67,16 @@ def test_a_node_is_who_shows_to_be_a_super_user(
     assert arrive(several, make_link, listener, certificate).may_be_node is may
 
 
-def test_in_the_clear_everybody_is_nobody(several: Any, make_link: Any) -> None:
+def test_plaintext_connections_are_anonymous(several: Any, make_link: Any) -> None:
     assert arrive(several, make_link, "CLEAR").principal == ANONYMOUS
 
 
 def test_each_client_is_told_the_addresses_of_its_own_listener(several: Any, make_link: Any) -> None:
-    told = {}
+    reports = {}
     for listener, certificate in (("CLEAR", None), ("NODES", "CN=node,OU=mill"), ("USERS", "CN=a,OU=mill")):
         connection = arrive(several, make_link, listener, certificate)
-        told[listener] = [port for _, _, port, _ in several.broker.contexts.node.addresses_for(connection)]
-    assert told == {"CLEAR": [9092], "NODES": [9093], "USERS": [9094]}
+        reports[listener] = [port for _, _, port, _ in several.broker.contexts.node.addresses_for(connection)]
+    assert reports == {"CLEAR": [9092], "NODES": [9093], "USERS": [9094]}
     (me,) = several.broker.image.brokers.values()
     # The inter-broker listener comes first: other nodes connect to the first one.
     assert [(each.name, each.security_protocol) for each in me.end_points] == [
@@ -90,41 +90,43 @@ def test_each_client_is_told_the_addresses_of_its_own_listener(several: Any, mak
     ("certificate", "may"), [(None, False), ("CN=alice,OU=mill", False), ("CN=node,OU=mill", True)]
 )
 def test_where_a_certificate_is_only_asked_for_nodes_show_theirs(
-    make_desk: Any, make_link: Any, certificate: str | None, may: bool
+    make_server: Any, make_link: Any, certificate: str | None, may: bool
 ) -> None:
-    desk = make_desk({**SEVERAL, "ssl.client.auth": "requested"})
-    assert arrive(desk, make_link, "NODES", certificate).may_be_node is may
+    server = make_server({**SEVERAL, "ssl.client.auth": "requested"})
+    assert arrive(server, make_link, "NODES", certificate).may_be_node is may
 
 
 @pytest.mark.parametrize("asked", ["requested", "required"])
-def test_where_a_certificate_is_asked_for_rights_are_too(make_desk: Any, make_link: Any, asked: str) -> None:
+def test_where_a_certificate_is_asked_for_rights_are_too(make_server: Any, make_link: Any, asked: str) -> None:
     """A client without a certificate is anonymous and may do nothing: what no ACL allows is denied."""
-    desk = make_desk({**FILES, "listen.protocol": "SSL", "ssl.client.auth": asked, "super.users": "User:CN=admin"})
-    assert desk.broker.access.is_on
-    nobody = arrive(desk, make_link, "SSL")
+    server = make_server(
+        {**FILES, "listen.protocol": "SSL", "ssl.client.auth": asked, "super.users": "User:CN=admin"}
+    )
+    assert server.broker.access.is_on
+    nobody = arrive(server, make_link, "SSL")
     assert nobody.principal == ANONYMOUS
-    assert not desk.broker.access.may(ANONYMOUS, "h", Operation.CREATE, AclResource.TOPIC, "t")
-    admin = arrive(desk, make_link, "SSL", "CN=admin")
-    assert desk.broker.access.may(admin.principal, "h", Operation.CREATE, AclResource.TOPIC, "t")
+    assert not server.broker.access.may(ANONYMOUS, "h", Operation.CREATE, AclResource.TOPIC, "t")
+    admin = arrive(server, make_link, "SSL", "CN=admin")
+    assert server.broker.access.may(admin.principal, "h", Operation.CREATE, AclResource.TOPIC, "t")
 
 
-def test_a_listener_that_asks_for_no_certificate_asks_for_no_rights(make_desk: Any) -> None:
-    assert not make_desk({**FILES, "listen.protocol": "SSL"}).broker.access.is_on
+def test_a_listener_that_asks_for_no_certificate_asks_for_no_rights(make_server: Any) -> None:
+    assert not make_server({**FILES, "listen.protocol": "SSL"}).broker.access.is_on
 
 
 def test_who_begins_handshakes_and_leaves_them_takes_no_place_of_those_who_come_in(
-    make_desk: Any, make_link: Any
+    make_server: Any, make_link: Any
 ) -> None:
     """On a listener without a login too: unfinished handshakes are limited like unauthenticated connections."""
-    desk = make_desk({**SEVERAL, "login.max.connections": "5"})
+    server = make_server({**SEVERAL, "login.max.connections": "5"})
     idle = []
     for _ in range(20):
         link = make_link()
         link.listener, link.is_encrypted = "USERS", True
-        link.handler = desk.broker.connections.accept(link)
+        link.handler = server.broker.connections.accept(link)
         idle.append(link)
     assert sum("abort" in link.events for link in idle) == 15
-    known = arrive(desk, make_link, "USERS", "CN=alice,OU=mill")
-    assert known.principal == Principal("User", "alice")
-    assert not known.must_log_in
-    assert known not in desk.broker.connections.newcomers.late(1 << 60)
+    alice = arrive(server, make_link, "USERS", "CN=alice,OU=mill")
+    assert alice.principal == Principal("User", "alice")
+    assert not alice.must_log_in
+    assert alice not in server.broker.connections.newcomers.late(1 << 60)

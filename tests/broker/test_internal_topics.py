@@ -15,15 +15,15 @@ OWN = (*COORDINATORS, HISTORY)
 
 
 @pytest.fixture
-def caller(make_desk: Any) -> Any:
-    desk = make_desk({"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"})
-    desk.create(HISTORY)
-    caller = desk.connect()
-    caller.desk = desk
+def caller(make_server: Any) -> Any:
+    server = make_server({"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"})
+    server.create(HISTORY)
+    caller = server.connect()
+    caller.server = server
     for key_type in (0, 1):
         request = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"])
-        (found,) = caller.ask(request, 4).coordinators
-        assert found.error_code == ErrorCode.NONE
+        (coordinator,) = caller.ask(request, 4).coordinators
+        assert coordinator.error_code == ErrorCode.NONE
     return caller
 
 
@@ -35,7 +35,7 @@ def test_no_partitions_are_added(caller: Any, topic: str) -> None:
     wanted = m.CreatePartitionsRequest.CreatePartitionsTopic(name=topic, count=4)
     (result,) = caller.ask(m.CreatePartitionsRequest(topics=[wanted], timeout_ms=1000), 3).results
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert "would be looked for" in result.error_message
+    assert "would be looked up" in result.error_message
 
 
 def alter(caller: Any, topic: str, name: str, value: str | None, operation: int = 0) -> Any:
@@ -65,8 +65,8 @@ def test_replacing_all_settings_does_not_bring_the_default_policy_back(caller: A
 
 @pytest.mark.parametrize("topic", OWN)
 def test_no_records_are_deleted_or_written(caller: Any, topic: str, make_batch: Any) -> None:
-    wanted = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=-1)
-    named = m.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])
+    partition = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=-1)
+    named = m.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[partition])
     (result,) = caller.ask(m.DeleteRecordsRequest(topics=[named], timeout_ms=1000), 2).topics
     assert result.partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     data = m.ProduceRequest.PartitionProduceData(index=0, records=make_batch(b"v"))
@@ -86,12 +86,12 @@ def test_they_are_not_deleted(caller: Any, topic: str) -> None:
 
 def begun(caller: Any) -> Any:
     """A transaction that has begun."""
-    wanted = m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
+    request = m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=60_000)
     for _ in range(50):
-        reply = caller.ask(wanted, 4, within_ms=5_000)
+        reply = caller.ask(request, 4, within_ms=5_000)
         if not reply.error_code:
             return reply
-        caller.desk.run(100)
+        caller.server.run(100)
     raise AssertionError(reply)
 
 
@@ -104,7 +104,7 @@ def in_transaction(caller: Any) -> list[str]:
 @pytest.mark.parametrize("topic", OWN)
 def test_they_have_no_part_in_a_clients_transaction(caller: Any, topic: str, make_batch: Any) -> None:
     """The end of a transaction writes a marker into every one of its partitions."""
-    caller.desk.create("pond")
+    caller.server.create("pond")
     producer = begun(caller)
     kind = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
     wanted = m.AddPartitionsToTxnRequest(
@@ -140,11 +140,11 @@ def test_they_have_no_part_in_a_clients_transaction(caller: Any, topic: str, mak
 
 
 @pytest.mark.parametrize("topic", [*COORDINATORS, "__consumer.offsets", "__transaction.state", "__share_group_state"])
-def test_a_client_does_not_make_them_or_what_would_stand_in_their_way(make_desk: Any, topic: str) -> None:
+def test_a_client_does_not_make_them_or_what_would_stand_in_their_way(make_server: Any, topic: str) -> None:
     """Created like other topics, they would lose offsets to retention; a colliding name would block their
     creation.
     """
-    caller = make_desk().connect()
+    caller = make_server().connect()
     wanted = m.CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=1, replication_factor=1)
     (result,) = caller.ask(m.CreateTopicsRequest(topics=[wanted], timeout_ms=1000), 7).topics
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -152,5 +152,5 @@ def test_a_client_does_not_make_them_or_what_would_stand_in_their_way(make_desk:
     named = m.MetadataRequest.MetadataRequestTopic(name=topic)
     (seen,) = caller.ask(m.MetadataRequest(topics=[named], allow_auto_topic_creation=True), 9).topics
     assert seen.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    (found,) = caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
-    assert found.error_code == ErrorCode.NONE
+    (coordinator,) = caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]), 4).coordinators
+    assert coordinator.error_code == ErrorCode.NONE

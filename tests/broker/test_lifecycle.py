@@ -33,7 +33,7 @@ FOLDER = "/pond"
 DISK_ID = UUID(int=77)
 
 
-class Stage:
+class LifecycleHost:
     """One host, and a controller whose responses the test gives."""
 
     def __init__(self) -> None:
@@ -115,74 +115,74 @@ class Stage:
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def host() -> LifecycleHost:
+    return LifecycleHost()
 
 
-def test_a_broker_registers_is_let_in_and_says_that_it_lives(stage: Stage) -> None:
-    life = stage.start()
-    request = stage.register(7)
+def test_a_broker_registers_is_let_in_and_says_that_it_lives(host: LifecycleHost) -> None:
+    life = host.start()
+    request = host.register(7)
     assert (request.broker_id, request.previous_broker_epoch, request.log_dirs) == (2, LOST, [DISK_ID])
     assert not life.knows_itself
-    beat = stage.beat(is_fenced=True)
+    beat = host.beat(is_fenced=True)
     assert (beat.broker_epoch, beat.current_metadata_offset, beat.want_shut_down) == (7, 41, False)
     assert not life.ready.ended
-    stage.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, ()))
+    host.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, ()))
     assert life.knows_itself
-    began_ms = stage.sim.clock.now_ms
-    stage.beat()
-    assert stage.sim.clock.now_ms - began_ms < 100, "who waits to be let in asks often"
+    began_ms = host.sim.clock.now_ms
+    host.beat()
+    assert host.sim.clock.now_ms - began_ms < 100, "who waits to be let in asks often"
     assert life.ready.ended
     assert not life.is_fenced
-    began_ms = stage.sim.clock.now_ms
-    stage.beat()
-    assert stage.sim.clock.now_ms - began_ms == 300
-    stage.beat(is_fenced=True)
+    began_ms = host.sim.clock.now_ms
+    host.beat()
+    assert host.sim.clock.now_ms - began_ms == 300
+    host.beat(is_fenced=True)
     assert life.is_fenced
-    stage.beat()
+    host.beat()
     assert not life.is_fenced
-    assert stage.journal == ["node registered, serving requests", "node fenced", "node registered, serving requests"]
+    assert host.journal == ["node registered, serving requests", "node fenced", "node registered, serving requests"]
 
 
-def test_an_answer_that_took_long_does_not_put_off_the_next_heartbeat(stage: Stage) -> None:
-    life = stage.start()
-    stage.register()
-    stage.beat()
+def test_an_answer_that_took_long_does_not_put_off_the_next_heartbeat(host: LifecycleHost) -> None:
+    life = host.start()
+    host.register()
+    host.beat()
     for took_ms, gap_ms in ((0, 300), (100, 300), (200, 300), (260, 335), (450, 525)):
-        _, answer = stage.next()
-        asked_ms = stage.sim.clock.now_ms
-        stage.sim.run_for(took_ms)
+        _, answer = host.next()
+        asked_ms = host.sim.clock.now_ms
+        host.sim.run_for(took_ms)
         answer.finish(m.BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True))
         assert not life.is_fenced
-        stage.sim.run_until(lambda: bool(stage.asked), within_ms=1000)
-        assert stage.sim.clock.now_ms - asked_ms == gap_ms
+        host.sim.run_until(lambda: bool(host.asked), within_ms=1000)
+        assert host.sim.clock.now_ms - asked_ms == gap_ms
 
 
-def test_what_it_supports_is_told_again_to_the_controller_after_an_older_one(stage: Stage) -> None:
-    stage.start()
-    request = stage.register(7)
+def test_what_it_supports_is_told_again_to_the_controller_after_an_older_one(host: LifecycleHost) -> None:
+    host.start()
+    request = host.register(7)
     told = features_to_record(SUPPORTED)
     assert [each.name for each in request.features] == [each.name for each in told]
     # The controller's version did not record it.
-    stage.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, ()))
-    stage.beat()
-    stage.beat()
-    stage.controller.leader_epoch = 2
-    stage.beat()
-    again = stage.register(7)
+    host.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, ()))
+    host.beat()
+    host.beat()
+    host.controller.leader_epoch = 2
+    host.beat()
+    again = host.register(7)
     assert (again.incarnation_id, again.features) == (request.incarnation_id, request.features)
-    stage.beat()
-    stage.beat()
-    stage.controller.leader_epoch = 3
-    stage.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, (), features=told))
-    stage.beat()
-    stage.beat()
+    host.beat()
+    host.beat()
+    host.controller.leader_epoch = 3
+    host.image.replay(RegisterBrokerRecord(2, request.incarnation_id, 7, (), features=told))
+    host.beat()
+    host.beat()
 
 
-def test_a_program_that_the_cluster_has_left_behind_ends_with_a_sentence(stage: Stage) -> None:
-    life = stage.start()
-    stage.image.replay(FeatureLevelRecord("metadata.version", 99))
-    _, answer = stage.next()
+def test_a_program_that_the_cluster_has_left_behind_ends_with_a_sentence(host: LifecycleHost) -> None:
+    life = host.start()
+    host.image.replay(FeatureLevelRecord("metadata.version", 99))
+    _, answer = host.next()
     answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.UNSUPPORTED_VERSION))
     assert life.shut_out.ended
     reasons: list[str] = []
@@ -190,164 +190,164 @@ def test_a_program_that_the_cluster_has_left_behind_ends_with_a_sentence(stage: 
     assert "it is at metadata.version 99, and it supports 25 to 27. Start the version that" in reasons[0]
 
 
-def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:
-    stage.start()
+def test_a_lost_answer_is_asked_for_again(host: LifecycleHost) -> None:
+    host.start()
     for _ in range(2):
-        request, answer = stage.next()
+        request, answer = host.next()
         answer.fail(Refused(ErrorCode.NOT_CONTROLLER))
-    again = stage.register()
+    again = host.register()
     assert again.incarnation_id == request.incarnation_id
-    _, answer = stage.next()
+    _, answer = host.next()
     answer.fail(Refused(ErrorCode.NOT_CONTROLLER))
-    stage.beat()
+    host.beat()
 
 
-def test_a_heartbeat_that_no_controller_took_is_said_again_soon(stage: Stage) -> None:
+def test_a_heartbeat_that_no_controller_took_is_said_again_soon(host: LifecycleHost) -> None:
     """The next controller does not wait a full heartbeat interval because the one before rejected the heartbeat."""
-    stage.start()
-    stage.register()
-    stage.beat()
-    _, answer = stage.next()
+    host.start()
+    host.register()
+    host.beat()
+    _, answer = host.next()
     answer.fail(Refused(ErrorCode.NOT_CONTROLLER))
-    began_ms = stage.sim.clock.now_ms
-    stage.beat()
-    assert stage.sim.clock.now_ms - began_ms <= 50
+    began_ms = host.sim.clock.now_ms
+    host.beat()
+    assert host.sim.clock.now_ms - began_ms <= 50
 
 
-def test_a_killed_process_has_lost_nothing_and_a_power_cut_may_have(stage: Stage) -> None:
-    stage.start()
-    first = stage.register(7)
-    stage.next()
-    stage.sim.kill("node")
-    stage.start()
-    second = stage.register(9)
+def test_a_killed_process_has_lost_nothing_and_a_power_cut_may_have(host: LifecycleHost) -> None:
+    host.start()
+    first = host.register(7)
+    host.next()
+    host.sim.kill("node")
+    host.start()
+    second = host.register(9)
     assert second.previous_broker_epoch == 7
     assert second.incarnation_id != first.incarnation_id
-    stage.next()
-    stage.sim.crash("node")
-    stage.start()
-    assert stage.register().previous_broker_epoch == after_power_cut(9)
-    stage.sim.kill("node")
-    stage.start()
-    assert stage.register(11).previous_broker_epoch == after_power_cut(9), "killed before it had heard its epoch"
+    host.next()
+    host.sim.crash("node")
+    host.start()
+    assert host.register().previous_broker_epoch == after_power_cut(9)
+    host.sim.kill("node")
+    host.start()
+    assert host.register(11).previous_broker_epoch == after_power_cut(9), "killed before it had heard its epoch"
 
 
-def test_a_clean_end_outlives_a_power_cut_and_recovery_that_misses_something_does_not(stage: Stage) -> None:
-    stage.start()
-    stage.register(7)
-    stage.next()
-    stage.sim.crash("node")
-    stage.start(was_clean=True)
-    assert stage.register(9).previous_broker_epoch == 7
-    stage.next()
-    stage.sim.kill("node")
-    stage.start(has_lost=True)
-    assert stage.register(11).previous_broker_epoch == LOST
+def test_a_clean_end_outlives_a_power_cut_and_recovery_that_misses_something_does_not(host: LifecycleHost) -> None:
+    host.start()
+    host.register(7)
+    host.next()
+    host.sim.crash("node")
+    host.start(was_clean=True)
+    assert host.register(9).previous_broker_epoch == 7
+    host.next()
+    host.sim.kill("node")
+    host.start(has_lost=True)
+    assert host.register(11).previous_broker_epoch == LOST
 
 
-def test_a_clean_end_counts_once(stage: Stage) -> None:
+def test_a_clean_end_counts_once(host: LifecycleHost) -> None:
     """The next run writes, and the clean shutdown does not cover its unsynced records."""
-    stage.start()
-    stage.register(7)
-    stage.next()
-    stage.sim.crash("node")
-    stage.start(was_clean=True)
-    stage.next()
-    stage.sim.crash("node")
-    stage.start()
-    assert stage.register(9).previous_broker_epoch == after_power_cut(7)
+    host.start()
+    host.register(7)
+    host.next()
+    host.sim.crash("node")
+    host.start(was_clean=True)
+    host.next()
+    host.sim.crash("node")
+    host.start()
+    assert host.register(9).previous_broker_epoch == after_power_cut(7)
 
 
-def test_a_life_that_died_before_it_had_registered_passes_on_what_it_found(stage: Stage) -> None:
-    stage.start()
-    stage.register(7)
-    stage.next()
-    stage.sim.kill("node")
-    stage.start()
-    stage.sim.kill("node")
-    stage.start()
-    assert stage.register(9).previous_broker_epoch == 7
+def test_a_life_that_died_before_it_had_registered_passes_on_what_it_found(host: LifecycleHost) -> None:
+    host.start()
+    host.register(7)
+    host.next()
+    host.sim.kill("node")
+    host.start()
+    host.sim.kill("node")
+    host.start()
+    assert host.register(9).previous_broker_epoch == 7
 
 
-def test_a_life_that_did_not_hear_its_epoch_is_asked_for_under_the_same_name(stage: Stage) -> None:
-    stage.start()
-    unheard, _ = stage.next()
-    stage.sim.kill("node")
-    stage.start()
-    again, _ = stage.next()
+def test_a_life_that_did_not_hear_its_epoch_is_asked_for_under_the_same_name(host: LifecycleHost) -> None:
+    host.start()
+    unheard, _ = host.next()
+    host.sim.kill("node")
+    host.start()
+    again, _ = host.next()
     assert again.incarnation_id == unheard.incarnation_id
-    stage.sim.crash("node")
-    stage.start()
-    other, _ = stage.next()
+    host.sim.crash("node")
+    host.start()
+    other, _ = host.next()
     assert other.incarnation_id != unheard.incarnation_id, "it may have lost what the first one had"
 
 
-def test_one_that_is_not_known_any_more_registers_under_a_new_name(stage: Stage) -> None:
-    life = stage.start()
-    first = stage.register(7)
-    stage.beat()
-    stage.beat(error_code=ErrorCode.STALE_BROKER_EPOCH)
+def test_one_that_is_not_known_any_more_registers_under_a_new_name(host: LifecycleHost) -> None:
+    life = host.start()
+    first = host.register(7)
+    host.beat()
+    host.beat(error_code=ErrorCode.STALE_BROKER_EPOCH)
     assert life.is_fenced
     assert life.broker_epoch == -1
-    second = stage.register(12)
+    second = host.register(12)
     assert second.incarnation_id != first.incarnation_id
     assert second.previous_broker_epoch == 7, "it is the same process"
-    assert stage.beat().broker_epoch == 12
+    assert host.beat().broker_epoch == 12
 
 
-def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(stage: Stage) -> None:
-    life = stage.start()
+def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(host: LifecycleHost) -> None:
+    life = host.start()
     failures: list[Exception] = []
     life.shut_out.then(failures.append)
-    began_ms = stage.sim.clock.now_ms
+    began_ms = host.sim.clock.now_ms
     while not failures:
-        _, answer = stage.next()
+        _, answer = host.next()
         answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
-        assert stage.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX
+        assert host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX
     assert "another process runs as node 2" in str(failures[0])
-    stage.sim.run_for(1000)
-    assert not stage.asked
+    host.sim.run_for(1000)
+    assert not host.asked
 
 
-def test_refusals_with_other_errors_between_them_show_no_other_process(stage: Stage) -> None:
+def test_refusals_with_other_errors_between_them_show_no_other_process(host: LifecycleHost) -> None:
     """The broker's previous incarnation may count as alive for another session after each change of the
     controller.
     """
-    life = stage.start()
+    life = host.start()
     codes = cycle([ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.KAFKA_STORAGE_ERROR])
-    began_ms = stage.sim.clock.now_ms
-    while stage.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX:
-        _, answer = stage.next()
+    began_ms = host.sim.clock.now_ms
+    while host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX:
+        _, answer = host.next()
         answer.finish(m.BrokerRegistrationResponse(error_code=next(codes)))
     assert not life.shut_out.ended
-    stage.register()
+    host.register()
 
 
-def test_who_was_let_in_and_is_not_any_more_is_not_left_half_alive(stage: Stage) -> None:
+def test_who_was_let_in_and_is_not_any_more_is_not_left_half_alive(host: LifecycleHost) -> None:
     """Another process has taken the node id: without an error this one would keep running, cut off from the
     cluster.
     """
-    life = stage.start()
+    life = host.start()
     failures: list[Exception] = []
     life.shut_out.then(failures.append)
-    stage.register()
-    stage.beat()
+    host.register()
+    host.beat()
     assert life.ready.ended
-    _, answer = stage.next()
+    _, answer = host.next()
     answer.finish(m.BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
-    began_ms = stage.sim.clock.now_ms
+    began_ms = host.sim.clock.now_ms
     while not failures:
-        _, answer = stage.next()
+        _, answer = host.next()
         answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
-        assert stage.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX
+        assert host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX
     assert "another process runs as node 2" in str(failures[0])
 
 
-def test_a_node_of_another_cluster_is_told_so_and_ends(stage: Stage) -> None:
+def test_a_node_of_another_cluster_is_told_so_and_ends(host: LifecycleHost) -> None:
     failures: list[Exception] = []
-    life = stage.start()
+    life = host.start()
     life.shut_out.then(failures.append)
-    _, answer = stage.next()
+    _, answer = host.next()
     answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID))
     assert "another cluster" in str(failures[0])
     left: list[bool] = []
@@ -356,65 +356,65 @@ def test_a_node_of_another_cluster_is_told_so_and_ends(stage: Stage) -> None:
     assert left == [True]
 
 
-def test_one_that_leaves_asks_until_it_may(stage: Stage) -> None:
-    life = stage.start()
-    stage.register()
-    stage.beat()
+def test_one_that_leaves_asks_until_it_may(host: LifecycleHost) -> None:
+    life = host.start()
+    host.register()
+    host.beat()
     left: list[int] = []
-    life.leave(lambda: left.append(stage.sim.clock.now_ms))
-    began_ms = stage.sim.clock.now_ms
-    assert stage.beat(should_shut_down=False).want_shut_down
+    life.leave(lambda: left.append(host.sim.clock.now_ms))
+    began_ms = host.sim.clock.now_ms
+    assert host.beat(should_shut_down=False).want_shut_down
     assert not left
-    assert stage.beat(should_shut_down=True).want_shut_down
+    assert host.beat(should_shut_down=True).want_shut_down
     assert len(left) == 1
     assert left[0] - began_ms < 100
-    stage.sim.run_for(2000)
-    assert not stage.asked
+    host.sim.run_for(2000)
+    assert not host.asked
 
 
-def test_one_that_leaves_while_a_heartbeat_is_under_way_says_so_with_the_next(stage: Stage) -> None:
-    life = stage.start()
-    stage.register()
-    stage.beat()
-    _, answer = stage.next()
+def test_one_that_leaves_while_a_heartbeat_is_under_way_says_so_with_the_next(host: LifecycleHost) -> None:
+    life = host.start()
+    host.register()
+    host.beat()
+    _, answer = host.next()
     left: list[bool] = []
     life.leave(lambda: left.append(True))
     answer.finish(m.BrokerHeartbeatResponse(is_fenced=False))
-    assert stage.beat(should_shut_down=True).want_shut_down
+    assert host.beat(should_shut_down=True).want_shut_down
     assert left
 
 
-def test_nobody_waits_for_ever_to_be_let_go(stage: Stage) -> None:
-    life = stage.start()
-    stage.register()
-    stage.beat()
+def test_a_controlled_shutdown_is_bounded(host: LifecycleHost) -> None:
+    life = host.start()
+    host.register()
+    host.beat()
     left: list[int] = []
-    life.leave(lambda: left.append(stage.sim.clock.now_ms))
-    began_ms = stage.sim.clock.now_ms
-    stage.next()
-    stage.sim.run_until(lambda: bool(left), within_ms=10_000)
+    life.leave(lambda: left.append(host.sim.clock.now_ms))
+    began_ms = host.sim.clock.now_ms
+    host.next()
+    host.sim.run_until(lambda: bool(left), within_ms=10_000)
     assert SILENT_MS_MAX <= left[0] - began_ms < SILENT_MS_MAX + 100, "no controller answers"
 
 
-def test_one_that_is_never_let_go_goes_when_the_time_is_over(stage: Stage) -> None:
-    life = stage.start()
-    stage.register()
-    stage.beat()
+def test_one_that_is_never_let_go_goes_when_the_time_is_over(host: LifecycleHost) -> None:
+    life = host.start()
+    host.register()
+    host.beat()
     left: list[int] = []
-    life.leave(lambda: left.append(stage.sim.clock.now_ms))
-    began_ms = stage.sim.clock.now_ms
+    life.leave(lambda: left.append(host.sim.clock.now_ms))
+    began_ms = host.sim.clock.now_ms
     while not left:
-        stage.beat(should_shut_down=False)
-        stage.sim.run_until(lambda: bool(left or stage.asked), within_ms=1000)
+        host.beat(should_shut_down=False)
+        host.sim.run_until(lambda: bool(left or host.asked), within_ms=1000)
     assert 5000 <= left[0] - began_ms < 5200
 
 
-def test_one_that_was_never_let_in_and_one_that_is_alone_leave_at_once(stage: Stage) -> None:
-    life = stage.start()
+def test_one_that_was_never_let_in_and_one_that_is_alone_leave_at_once(host: LifecycleHost) -> None:
+    life = host.start()
     left: list[bool] = []
     life.leave(lambda: left.append(True))
     assert left == [True]
-    world = stage.sim.start("other")
+    world = host.sim.start("other")
     nobody: Any = SimpleNamespace(supported={}, lease_clock=None)
     alone = Lifecycle(world, node_settings({}), lambda *_, **__: None, nobody, nobody, lambda: None)
     alone.start_alone(5, UUID(int=5))
@@ -424,9 +424,9 @@ def test_one_that_was_never_let_in_and_one_that_is_alone_leave_at_once(stage: St
     assert not world.disk.exists("millpond-data/broker.epoch")
 
 
-def test_a_full_disk_delays_and_loses_nothing(stage: Stage) -> None:
-    stage.sim.host("node").disk.make_folder(FOLDER)
-    disk = stage.sim.hosts["node"].disk
+def test_a_full_disk_delays_and_loses_nothing(host: LifecycleHost) -> None:
+    host.sim.host("node").disk.make_folder(FOLDER)
+    disk = host.sim.hosts["node"].disk
     real, failures = disk.replace, [OSError(28, "no space left")] * 2
 
     def replace(path: str, data: bytes) -> None:
@@ -435,50 +435,50 @@ def test_a_full_disk_delays_and_loses_nothing(stage: Stage) -> None:
         real(path, data)
 
     disk.replace = replace  # type: ignore[method-assign]
-    stage.start()
-    stage.sim.run_for(800)
-    assert not stage.asked
-    stage.register()
-    assert stage.journal.count("cannot write the broker epoch, retrying") == 2
+    host.start()
+    host.sim.run_for(800)
+    assert not host.asked
+    host.register()
+    assert host.journal.count("cannot write the broker epoch, retrying") == 2
 
 
 @pytest.mark.parametrize("data", [b"", b"0\n1\nx y z\n", b"0\n0\n", b"\xff"])
-def test_a_damaged_file_is_no_life_that_could_be_trusted(stage: Stage, data: bytes) -> None:
-    disk = stage.sim.host("node").disk
+def test_a_damaged_file_is_no_life_that_could_be_trusted(host: LifecycleHost, data: bytes) -> None:
+    disk = host.sim.host("node").disk
     disk.make_folder(FOLDER)
     disk.replace(f"{FOLDER}/broker.epoch", data)
-    assert stage.last() == LastIncarnation(LOST, "-")
+    assert host.last() == LastIncarnation(LOST, "-")
     life = LastIncarnation(5, "boot", UUID(int=3))
     write_last_incarnation(disk, FOLDER, life)
-    assert stage.last() == life
+    assert host.last() == life
 
 
-def test_one_that_is_not_heard_for_a_session_knows_it_by_its_own_clock(stage: Stage) -> None:
-    life = stage.start()
-    stage.register()
-    stage.beat()
+def test_one_that_is_not_heard_for_a_session_knows_it_by_its_own_clock(host: LifecycleHost) -> None:
+    life = host.start()
+    host.register()
+    host.beat()
     cut_off: list[int] = []
-    life.on_cut_off(lambda: cut_off.append(stage.sim.clock.now_ms))
-    _, answer = stage.next()
-    asked_ms = stage.sim.clock.now_ms
-    stage.sim.run_for(400)
+    life.on_cut_off(lambda: cut_off.append(host.sim.clock.now_ms))
+    _, answer = host.next()
+    asked_ms = host.sim.clock.now_ms
+    host.sim.run_for(400)
     answer.finish(m.BrokerHeartbeatResponse(is_fenced=False, is_caught_up=True))
-    stage.sim.run_until(lambda: bool(cut_off), within_ms=3000)
+    host.sim.run_until(lambda: bool(cut_off), within_ms=3000)
     assert cut_off == [asked_ms + 1500], "counted from the asking: the answer may have been long under way"
-    stage.sim.run_for(1500)
+    host.sim.run_for(1500)
     assert life.sessions_missed == 2
-    stage.beat()
+    host.beat()
     assert life.sessions_missed > 0, "that was asked long ago"
-    began_ms = stage.sim.clock.now_ms
-    stage.beat()
+    began_ms = host.sim.clock.now_ms
+    host.beat()
     assert life.sessions_missed == 0
-    assert stage.sim.clock.now_ms - began_ms <= 50
+    assert host.sim.clock.now_ms - began_ms <= 50
 
 
-def test_one_whose_peers_refuse_connections_may_have_been_replaced(stage: Stage) -> None:
-    life = stage.start()
-    stage.controller.others_may_lead = False
-    stage.register()
-    stage.beat()
-    stage.sim.run_for(5000)
+def test_one_whose_peers_refuse_connections_may_have_been_replaced(host: LifecycleHost) -> None:
+    life = host.start()
+    host.controller.others_may_lead = False
+    host.register()
+    host.beat()
+    host.sim.run_for(5000)
     assert life.sessions_missed == 3, "a firewall may refuse them, and the others elect another"

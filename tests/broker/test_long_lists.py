@@ -234,12 +234,15 @@ def test_all_partitions_are_fetched_some_in_each_turn(
     assert {each.error_code for each in reply.responses[0].partitions} == {ErrorCode.OFFSET_OUT_OF_RANGE}
 
 
+def level(target: Target) -> None:
+    """Append until all partitions have the same end offset."""
+    while behind := {index: b"even" for index, end in enumerate(ends(target)) if end < max(ends(target))}:
+        Client(target).answers(produce(behind))
+
+
 def test_a_fetch_of_very_many_hears_of_what_comes_while_it_waits_or_reads(target: Target) -> None:
     for pause_ms in (0, 300):
-        ahead = {index: b"even" for index, end in enumerate(ends(target)) if end < max(ends(target))}
-        while ahead:
-            Client(target).answers(produce(ahead))
-            ahead = {index: b"even" for index, end in enumerate(ends(target)) if end < max(ends(target))}
+        level(target)
         reader, writer = Client(target), Client(target)
         reader.send(fetch(max(ends(target)), wait_ms=20_000))
         if pause_ms:
@@ -250,6 +253,42 @@ def test_a_fetch_of_very_many_hears_of_what_comes_while_it_waits_or_reads(target
         assert b"news" in frame, pause_ms
     for partition in target.node.broker.partitions:
         assert not partition.watchers
+
+
+def watchers(target: Target) -> int:
+    return sum(len(partition.watchers) for partition in target.node.broker.partitions)
+
+
+def test_a_fetch_of_very_many_ends_with_its_connection(target: Target) -> None:
+    level(target)
+    client = Client(target)
+    for pause_ms in (0, 1, 500):
+        client.send(fetch(max(ends(target)), wait_ms=20_000))
+        target.pass_time(pause_ms)
+        client.link.abort()
+        target.pass_time(1000)
+        assert (watchers(target), len(target.node.broker.pending_fetches)) == (0, 0), pause_ms
+        client = Client(target)
+
+
+def test_a_client_cannot_pile_up_pending_fetches_of_very_many_partitions(target: Target) -> None:
+    level(target)
+    client = Client(target)
+    pending = target.node.broker.pending_fetches
+    for _ in range(5):
+        client.send(fetch(max(ends(target)), wait_ms=5_000))
+    target.pass_time(1000)
+    assert len(pending) == 1
+    for _ in range(5):
+        target.pass_time(6_000)
+    assert len(client.frames) == 5
+    for _ in range(20):
+        client.send(fetch(max(ends(target)), wait_ms=5_000, partitions=400))
+    target.pass_time(1000)
+    assert (len(pending), watchers(target)) == (3, 3 * 400)
+    client.link.abort()
+    target.pass_time(1000)
+    assert (len(pending), watchers(target)) == (0, 0)
 
 
 def test_offsets_of_very_many_partitions(client: Client) -> None:

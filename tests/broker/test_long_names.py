@@ -27,9 +27,9 @@ def elect() -> m.Message:
 
 
 @pytest.mark.parametrize(("make", "version"), [(reassign, 0), (elect, 2)])
-def test_a_long_name_is_not_repeated_for_each_partition(make_desk: Any, make: Any, version: int) -> None:
-    desk = make_desk()
-    caller = desk.connect()
+def test_a_long_name_is_not_repeated_for_each_partition(make_server: Any, make: Any, version: int) -> None:
+    server = make_server()
+    caller = server.connect()
     request = make()
     tracemalloc.start()
     try:

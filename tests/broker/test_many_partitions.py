@@ -45,30 +45,30 @@ def fetch(index: int) -> m.Message:
     return m.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=[topic])
 
 
-def folders(desk: Any) -> list[str]:
-    return [name for name in desk.disk.list(desk.broker.store.folder) if name.startswith("pond-")]
+def folders(server: Any) -> list[str]:
+    return [name for name in server.disk.list(server.broker.store.folder) if name.startswith("pond-")]
 
 
 @pytest.fixture
-def maker(desk: Any) -> Any:
+def maker(server: Any) -> Any:
     """A client that has requested a topic, of which some partitions are created."""
-    maker = desk.connect()
+    maker = server.connect()
     maker.send(create(), 5)
-    desk.sim.run_until(lambda: len(desk.broker.partitions) > AT_ONCE)
-    assert len(desk.broker.partitions) < MANY
+    server.sim.run_until(lambda: len(server.broker.partitions) > AT_ONCE)
+    assert len(server.broker.partitions) < MANY
     return maker
 
 
-def test_whoever_makes_a_topic_hears_of_it_when_all_of_it_is_there(desk: Any, maker: Any) -> None:
+def test_a_topic_creation_is_answered_once_all_partitions_exist(server: Any, maker: Any) -> None:
     assert maker.replies() == []
-    desk.sim.run_until(lambda: bool(maker.link.received))
-    assert len(desk.broker.partitions) == len(folders(desk)) == MANY
+    server.sim.run_until(lambda: bool(maker.link.received))
+    assert len(server.broker.partitions) == len(folders(server)) == MANY
     (reply,) = maker.replies()
     assert (reply.topics[0].error_code, reply.topics[0].num_partitions) == (ErrorCode.NONE, MANY)
 
 
-def test_what_is_not_there_yet_is_not_unknown(desk: Any, maker: Any, make_batch: Any) -> None:
-    other = desk.connect()
+def test_what_is_not_there_yet_is_not_unknown(server: Any, maker: Any, make_batch: Any) -> None:
+    other = server.connect()
     data = m.ProduceRequest.PartitionProduceData(index=LAST, records=make_batch(b"v"))
     topic = m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])
     for request, version in (
@@ -92,114 +92,114 @@ def test_what_is_not_there_yet_is_not_unknown(desk: Any, maker: Any, make_batch:
     assert produced.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_topic_is_deleted_while_it_is_made_and_made_again(desk: Any, maker: Any) -> None:
-    other = desk.connect()
-    first_id = desk.broker.image.topics["pond"].id
+def test_a_topic_is_deleted_while_it_is_made_and_made_again(server: Any, maker: Any) -> None:
+    other = server.connect()
+    first_id = server.broker.image.topics["pond"].id
     other.send(delete(), 5)
     other.send(create(), 5)
-    desk.run()
+    server.run()
     (made,), (deleted, again) = maker.replies(), other.replies()
     assert made.topics[0].error_code == ErrorCode.NONE
     assert deleted.responses[0].error_code == ErrorCode.NONE
     assert again.topics[0].error_code == ErrorCode.NONE
-    desk.run(120_000)
-    topic_id = desk.broker.image.topics["pond"].id
+    server.run(120_000)
+    topic_id = server.broker.image.topics["pond"].id
     assert topic_id != first_id
-    assert {each.log.topic_id for each in desk.broker.partitions} == {topic_id}
-    assert len(desk.broker.partitions) == len(folders(desk)) == MANY
+    assert {each.log.topic_id for each in server.broker.partitions} == {topic_id}
+    assert len(server.broker.partitions) == len(folders(server)) == MANY
 
 
-def test_a_deleted_topic_is_unknown_at_once(desk: Any) -> None:
-    caller, other = desk.connect(), desk.connect()
+def test_a_deleted_topic_is_unknown_at_once(server: Any) -> None:
+    caller, other = server.connect(), server.connect()
     caller.ask(create(), 5)
     caller.send(delete(), 5)
-    desk.sim.run_until(lambda: not len(desk.broker.partitions))
+    server.sim.run_until(lambda: not len(server.broker.partitions))
     other.send(list_offsets(LAST), 5)
     (reply,) = other.replies()
     assert reply.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert caller.replies() == [], "its files are still being taken away"
-    desk.run()
+    server.run()
     assert caller.replies()[0].responses[0].error_code == ErrorCode.NONE
 
 
-def test_a_node_killed_while_it_makes_a_topic_makes_the_rest_when_it_starts(desk: Any, maker: Any) -> None:
-    desk.node.kill()
-    assert desk.node.start(), desk.node.journal_lines
-    assert len(desk.broker.partitions) == len(folders(desk)) == MANY
-    assert not [line for line in desk.node.journal_lines if "set aside" in line]
+def test_a_node_killed_while_it_makes_a_topic_makes_the_rest_when_it_starts(server: Any, maker: Any) -> None:
+    server.node.kill()
+    assert server.node.start(), server.node.journal_lines
+    assert len(server.broker.partitions) == len(folders(server)) == MANY
+    assert not [line for line in server.node.journal_lines if "set aside" in line]
 
 
-def test_a_node_that_ends_while_it_makes_a_topic_makes_the_rest_when_it_starts(desk: Any, maker: Any) -> None:
+def test_a_node_that_ends_while_it_makes_a_topic_makes_the_rest_when_it_starts(server: Any, maker: Any) -> None:
     ended: list[bool] = []
-    desk.broker.drain(lambda: ended.append(True))
-    desk.sim.run_until(lambda: bool(ended))
+    server.broker.drain(lambda: ended.append(True))
+    server.sim.run_until(lambda: bool(ended))
     (reply,) = maker.replies()
     assert reply.topics[0].error_code == ErrorCode.NONE, "it is in the metadata"
-    desk.broker.close()
-    desk.node.kill()
-    assert desk.node.start(), desk.node.journal_lines
-    assert len(desk.broker.partitions) == len(folders(desk)) == MANY
+    server.broker.close()
+    server.node.kill()
+    assert server.node.start(), server.node.journal_lines
+    assert len(server.broker.partitions) == len(folders(server)) == MANY
 
 
-def test_every_shard_of_a_coordinator_is_there_when_the_first_who_asks_hears_of_it(make_desk: Any) -> None:
+def test_every_shard_of_a_coordinator_is_there_when_the_first_who_asks_hears_of_it(make_server: Any) -> None:
     """Even if another client asked first, and the other coordinator's topic is created in between."""
-    desk = make_desk({"offsets.topic.num.partitions": "50", "transaction.state.log.num.partitions": "50"})
-    callers = [desk.connect() for _ in range(3)]
+    server = make_server({"offsets.topic.num.partitions": "50", "transaction.state.log.num.partitions": "50"})
+    callers = [server.connect() for _ in range(3)]
     for caller, key_type in zip(callers, (0, 1, 0), strict=True):
         caller.send(m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=["g"]), 4)
     left = set(callers)
     while left:
-        desk.sim.run_until(lambda: any(caller.link.received for caller in left))
+        server.sim.run_until(lambda: any(caller.link.received for caller in left))
         for caller in [each for each in left if each.link.received]:
             left.remove(caller)
-            (found,) = caller.replies()[0].coordinators
-            assert found.error_code == ErrorCode.NONE
-            coordination = desk.broker.transactions if caller is callers[1] else desk.broker.groups
+            (coordinator,) = caller.replies()[0].coordinators
+            assert coordinator.error_code == ErrorCode.NONE
+            coordination = server.broker.transactions if caller is callers[1] else server.broker.groups
             assert all(coordination.shard_host_at(index) for index in range(50))
-    late = desk.connect()
+    late = server.connect()
     late.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["h"]), 4)
     for number in range(100):
         request = m.OffsetFetchRequest(group_id=f"g{number}", topics=None)
         assert late.ask(request, 5).error_code == ErrorCode.NONE
 
 
-def test_who_asks_for_a_coordinator_while_its_topic_is_made_waits_for_all_of_it(make_desk: Any) -> None:
-    desk = make_desk({"offsets.topic.num.partitions": "50"})
-    first, second = desk.connect(), desk.connect()
+def test_who_asks_for_a_coordinator_while_its_topic_is_made_waits_for_all_of_it(make_server: Any) -> None:
+    server = make_server({"offsets.topic.num.partitions": "50"})
+    first, second = server.connect(), server.connect()
     request = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
     first.send(request, 4)
-    desk.sim.run_until(lambda: len(desk.broker.partitions) > AT_ONCE)
+    server.sim.run_until(lambda: len(server.broker.partitions) > AT_ONCE)
     second.send(request, 4)
-    desk.sim.run_until(lambda: bool(second.link.received))
+    server.sim.run_until(lambda: bool(second.link.received))
     assert second.replies()[0].coordinators[0].error_code == ErrorCode.NONE
-    assert len(list(desk.broker.groups.shard_hosts())) == 50
+    assert len(list(server.broker.groups.shard_hosts())) == 50
 
 
 # Long work is sliced. The tests count work rather than time, which depends on the machine.
 
 
-def steps_until(desk: Any, condition: Any, measure: Any) -> list[int]:
+def steps_until(server: Any, condition: Any, measure: Any) -> list[int]:
     """How much each event changes the measured value, until the condition holds."""
     changes, before = [], measure()
     while not condition():
-        assert desk.sim.clock.step()
+        assert server.sim.clock.step()
         after = measure()
         changes.append(abs(after - before))
         before = after
     return changes
 
 
-def test_topics_of_one_request_are_decided_one_after_the_other(desk: Any, monkeypatch: Any) -> None:
+def test_topics_of_one_request_are_decided_one_after_the_other(server: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(k19_create_topics, "PARTITIONS_AT_ONCE", 50)
     sizes: list[int] = []
-    desk.broker.controller.observers.on_change(lambda records: sizes.append(len(records)) or done(None))
+    server.broker.controller.observers.on_change(lambda records: sizes.append(len(records)) or done(None))
     topics = [
         m.CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=count, replication_factor=1, assignments=[], configs=[]
         )
         for name, count in (("a", 30), ("b.c", 20), ("large", 120), ("twice", 1), ("b_c", 5), ("twice", 1), ("d", 40))
     ]
-    reply = desk.connect().ask(m.CreateTopicsRequest(topics=topics, timeout_ms=1000), 5)
+    reply = server.connect().ask(m.CreateTopicsRequest(topics=topics, timeout_ms=1000), 5)
     codes = {each.name: each.error_code for each in reply.topics}
     assert codes == {
         "a": ErrorCode.NONE,
@@ -213,45 +213,45 @@ def test_topics_of_one_request_are_decided_one_after_the_other(desk: Any, monkey
     assert sorted(sizes) == [1 + 40, 1 + 30 + 1 + 20, 1 + 120], "but a topic is never made in parts"
 
 
-def test_partitions_of_a_deleted_topic_are_told_in_parts(desk: Any, monkeypatch: Any) -> None:
+def test_partitions_of_a_deleted_topic_are_told_in_parts(server: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(topics, "RETIRED_AT_ONCE", 20)
-    caller = desk.connect()
+    caller = server.connect()
     caller.ask(create(100), 5)
-    partitions = list(desk.broker.partitions)
+    partitions = list(server.broker.partitions)
     caller.send(delete(), 5)
     changes = steps_until(
-        desk,
+        server,
         lambda: not any(each.is_leader for each in partitions),
         lambda: sum(each.is_leader for each in partitions),
     )
     assert max(changes) <= 20
-    assert len(desk.broker.partitions) == 0
-    desk.run()
-    assert all(name.endswith("-delete") for name in folders(desk))
+    assert len(server.broker.partitions) == 0
+    server.run()
+    assert all(name.endswith("-delete") for name in folders(server))
 
 
-def test_committed_offsets_are_looked_up_in_parts(desk: Any, monkeypatch: Any) -> None:
+def test_committed_offsets_are_looked_up_in_parts(server: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(high_watermarks, "LOOKS_AT_ONCE", 20)
     looked: list[int] = []
     marks_of = high_watermarks._marks_of
     monkeypatch.setattr(high_watermarks, "_marks_of", lambda some: looked.append(len(some)) or marks_of(some))
-    desk.connect().ask(create(100), 5)
-    desk.broker.high_watermarks.write()
+    server.connect().ask(create(100), 5)
+    server.broker.high_watermarks.write()
     assert looked == [20]
-    desk.run()
+    server.run()
     assert looked == [20] * 5 + [0]
 
 
-def test_a_checkpoint_forces_logs_to_disk_in_parts(desk: Any, monkeypatch: Any) -> None:
+def test_a_checkpoint_forces_logs_to_disk_in_parts(server: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(housekeeping, "LOOKS_AT_ONCE", 20)
-    desk.connect().ask(create(100), 5)
-    desk.run()
+    server.connect().ask(create(100), 5)
+    server.run()
     forced: list[Any] = []
-    force = desk.broker.flusher.force
-    monkeypatch.setattr(desk.broker.flusher, "force", lambda log: forced.append(log) or force(log))
-    assert all(each.log.dirty for each in desk.broker.partitions)
-    desk.broker.housekeeping.checkpoint()
+    force = server.broker.flusher.force
+    monkeypatch.setattr(server.broker.flusher, "force", lambda log: forced.append(log) or force(log))
+    assert all(each.log.dirty for each in server.broker.partitions)
+    server.broker.housekeeping.checkpoint()
     assert len(forced) == 20
-    desk.run()
+    server.run()
     assert len(forced) == 100
-    assert not any(each.log.dirty for each in desk.broker.partitions)
+    assert not any(each.log.dirty for each in server.broker.partitions)

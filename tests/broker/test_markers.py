@@ -64,7 +64,7 @@ class Peers:
         return [(node_id, [index for _, index in names]) for node_id, names, _ in self.asked]
 
 
-class Own:
+class LocalPartition:
     """A partition that this node leads; the test decides when a marker in it is committed."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class Own:
         return self.commits[-1]
 
 
-class Play:
+class CoordinatorNode:
     """This node coordinates; `leaders` maps each partition of the topic to its leader."""
 
     def __init__(self, leaders: list[int]) -> None:
@@ -104,7 +104,7 @@ class Play:
                 self.image.replay(
                     PartitionRecord(index, topic_id, replicas, replicas, leader=leader, leader_epoch=epoch)
                 )
-        self.own = Own()
+        self.own = LocalPartition()
         self.own_is_open = True
         self.marker_peers = Peers()
         self.partitions = SimpleNamespace(by_id=lambda *_: self.own if self.own_is_open else None)
@@ -141,166 +141,166 @@ class Play:
 
 
 def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
-    play = Play([ME, B, C, B])
-    peers = play.begin()
+    coordinator = CoordinatorNode([ME, B, C, B])
+    peers = coordinator.begin()
     assert peers.seen() == [(B, [1, 3]), (C, [2])]
-    assert play.own.written == [True]
+    assert coordinator.own.written == [True]
     peers.answer(C)
     peers.answer(B)
-    assert play.ends(lambda: play.own.commits[0].finish(None))
+    assert coordinator.ends(lambda: coordinator.own.commits[0].finish(None))
 
 
 def test_a_marker_counts_when_it_is_committed_and_the_last_one_ends_the_transaction_once() -> None:
     """KAFKA-17507 and 17877: the reply came before all markers were committed, or one was counted twice."""
-    play = Play([ME, B])
-    peers = play.begin()
-    play.own.commits[0].finish(None)
-    play.sim.run_for(5_000)
-    assert play.completed == [], "what another node has not said is not done"
-    assert play.ends(lambda: peers.answer(B))
-    play.sim.run_for(60_000)
-    assert (play.completed, peers.asked, play.own.written) == (["tx"], [], [True])
+    coordinator = CoordinatorNode([ME, B])
+    peers = coordinator.begin()
+    coordinator.own.commits[0].finish(None)
+    coordinator.sim.run_for(5_000)
+    assert coordinator.completed == [], "what another node has not said is not done"
+    assert coordinator.ends(lambda: peers.answer(B))
+    coordinator.sim.run_for(60_000)
+    assert (coordinator.completed, peers.asked, coordinator.own.written) == (["tx"], [], [True])
 
 
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS]
 )
 def test_what_may_pass_is_asked_again_and_only_where_it_is_left(code: ErrorCode) -> None:
-    play = Play([B, B, C])
-    peers = play.begin()
+    coordinator = CoordinatorNode([B, B, C])
+    peers = coordinator.begin()
     peers.answer(C)
     peers.answer(B, p1=code)
     assert peers.asked == []
-    play.sim.run_for(TRY_AGAIN_MS)
+    coordinator.sim.run_for(TRY_AGAIN_MS)
     assert peers.seen() == [(B, [1])]
-    assert play.ends(lambda: peers.answer(B))
+    assert coordinator.ends(lambda: peers.answer(B))
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED])
 def test_a_marker_that_was_overtaken_is_done(code: ErrorCode) -> None:
-    play = Play([B])
-    peers = play.begin()
-    assert play.ends(lambda: peers.answer(B, p0=code))
+    coordinator = CoordinatorNode([B])
+    peers = coordinator.begin()
+    assert coordinator.ends(lambda: peers.answer(B, p0=code))
 
 
 def test_a_lost_answer_is_no_answer() -> None:
-    play = Play([B])
-    peers = play.begin()
+    coordinator = CoordinatorNode([B])
+    peers = coordinator.begin()
     peers.lose()
-    play.sim.run_for(TRY_AGAIN_MS)
+    coordinator.sim.run_for(TRY_AGAIN_MS)
     assert peers.seen() == [(B, [0])]
 
 
 def test_a_new_leader_is_asked_at_once_and_the_old_one_is_not_heard_any_more() -> None:
-    play = Play([B, B])
-    peers = play.begin()
+    coordinator = CoordinatorNode([B, B])
+    peers = coordinator.begin()
     (_, _, silent) = peers.asked.pop()
-    play.lead(POND, 0, C)
+    coordinator.lead(POND, 0, C)
     assert peers.seen() == [(C, [0])]
     peers.answer(C)
     late = m.WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(partition_index=0, error_code=ErrorCode.NONE)
     topic = m.WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(name="pond", partitions=[late])
     marker = m.WriteTxnMarkersResponse.WritableTxnMarkerResult(producer_id=7, topics=[topic])
     silent.finish(m.WriteTxnMarkersResponse(markers=[marker]))
-    assert play.completed == [], "partition 1 has said nothing"
-    play.sim.run_for(TRY_AGAIN_MS)
+    assert coordinator.completed == [], "partition 1 has said nothing"
+    coordinator.sim.run_for(TRY_AGAIN_MS)
     assert peers.seen() == [(B, [1])]
-    assert play.ends(lambda: peers.answer(B))
+    assert coordinator.ends(lambda: peers.answer(B))
 
 
 def test_a_partition_without_leader_waits_for_one() -> None:
-    play = Play([B])
-    play.image.replay(PartitionChangeRecord(0, POND, leader=-1))
-    peers = play.begin()
-    play.sim.run_for(60_000)
-    assert (peers.asked, play.completed) == ([], [])
-    play.lead(POND, 0, C)
-    assert play.ends(lambda: peers.answer(C))
+    coordinator = CoordinatorNode([B])
+    coordinator.image.replay(PartitionChangeRecord(0, POND, leader=-1))
+    peers = coordinator.begin()
+    coordinator.sim.run_for(60_000)
+    assert (peers.asked, coordinator.completed) == ([], [])
+    coordinator.lead(POND, 0, C)
+    assert coordinator.ends(lambda: peers.answer(C))
 
 
 def test_a_partition_that_is_not_open_here_is_not_gone() -> None:
-    play = Play([ME])
-    play.own_is_open = False
-    play.begin()
-    play.sim.run_for(60_000)
-    assert play.completed == []
-    play.own_is_open = True
-    play.sim.run_for(20_000)
-    assert play.ends(lambda: play.own.commits[0].finish(None))
+    coordinator = CoordinatorNode([ME])
+    coordinator.own_is_open = False
+    coordinator.begin()
+    coordinator.sim.run_for(60_000)
+    assert coordinator.completed == []
+    coordinator.own_is_open = True
+    coordinator.sim.run_for(20_000)
+    assert coordinator.ends(lambda: coordinator.own.commits[0].finish(None))
 
 
 def test_a_deleted_topic_needs_no_marker() -> None:
-    play = Play([B])
-    peers = play.begin()
+    coordinator = CoordinatorNode([B])
+    peers = coordinator.begin()
     peers.lose()
-    play.image.replay(RemoveTopicRecord(POND))
-    assert play.ends(lambda: play.sim.run_for(TRY_AGAIN_MS))
+    coordinator.image.replay(RemoveTopicRecord(POND))
+    assert coordinator.ends(lambda: coordinator.sim.run_for(TRY_AGAIN_MS))
 
 
 def test_the_same_order_again_changes_nothing_and_another_one_replaces_it() -> None:
-    play = Play([B])
-    peers = play.begin()
-    play.begin()
+    coordinator = CoordinatorNode([B])
+    peers = coordinator.begin()
+    coordinator.begin()
     assert peers.seen() == [(B, [0])]
     (_, _, first) = peers.asked.pop()
-    play.order = WriteMarkers("tx", 7, 3, False, EPOCH, play.order.partitions, 2)
-    play.begin()
+    coordinator.order = WriteMarkers("tx", 7, 3, False, EPOCH, coordinator.order.partitions, 2)
+    coordinator.begin()
     first.fail(RequestLost("cut"))
-    play.sim.run_for(TRY_AGAIN_MS * 4)
+    coordinator.sim.run_for(TRY_AGAIN_MS * 4)
     assert peers.seen() == [(B, [0])], "the order before is not tried again"
-    assert play.ends(lambda: peers.answer(B))
+    assert coordinator.ends(lambda: peers.answer(B))
 
 
 def test_an_order_that_was_given_anew_and_is_carried_out_late_ends_no_later_transaction() -> None:
-    play = Play([B])
-    peers = play.begin()
-    assert play.ends(lambda: peers.answer(B))
+    coordinator = CoordinatorNode([B])
+    peers = coordinator.begin()
+    assert coordinator.ends(lambda: peers.answer(B))
     # The way a coordinator that was reloaded meanwhile orders it, once its log is committed.
-    play.begin()
-    assert (peers.asked, play.markers.under_way("tx")) == ([], False)
+    coordinator.begin()
+    assert (peers.asked, coordinator.markers.under_way("tx")) == ([], False)
 
 
 def test_who_coordinates_no_more_gives_the_order_up_and_says_nothing_of_it() -> None:
     """The next coordinator finds the decision in its log, and writes the markers under its own epoch."""
-    play = Play([B])
-    peers = play.begin()
-    heard: list[object] = []
-    play.markers.written("tx", 10_000).then(heard.append)
+    coordinator = CoordinatorNode([B])
+    peers = coordinator.begin()
+    replies: list[object] = []
+    coordinator.markers.written("tx", 10_000).then(replies.append)
     peers.lose()
-    play.lead(STATE, 0, C)
-    play.sim.run_for(60_000)
-    assert (peers.asked, play.completed) == ([], [])
-    assert not play.markers.under_way("tx")
-    assert heard == [None], "whoever waits asks again, and hears who coordinates now"
+    coordinator.lead(STATE, 0, C)
+    coordinator.sim.run_for(60_000)
+    assert (peers.asked, coordinator.completed) == ([], [])
+    assert not coordinator.markers.under_way("tx")
+    assert replies == [None], "the caller asks again and learns the new coordinator"
 
 
 def test_many_markers_are_written_in_several_turns_of_the_loop() -> None:
-    play = Play([ME] * 200)
+    coordinator = CoordinatorNode([ME] * 200)
     names = [f"tx{number}" for number in range(10)]
     for name in names:
-        play.markers.carry_out(WriteMarkers(name, 7, 1, True, EPOCH, play.order.partitions, 2))
-    assert all(map(play.markers.under_way, names))
-    written = [0, len(play.own.written)]
-    while play.sim.clock.step():
-        written.append(len(play.own.written))
+        coordinator.markers.carry_out(WriteMarkers(name, 7, 1, True, EPOCH, coordinator.order.partitions, 2))
+    assert all(map(coordinator.markers.under_way, names))
+    written = [0, len(coordinator.own.written)]
+    while coordinator.sim.clock.step():
+        written.append(len(coordinator.own.written))
     assert written[-1] == 10 * 200
     assert max(after - before for before, after in pairwise(written)) <= MARKERS_AT_ONCE_MAX
-    for commit in play.own.commits:
+    for commit in coordinator.own.commits:
         commit.finish(None)
-    assert play.completed == names
+    assert coordinator.completed == names
 
 
 def test_those_of_one_transaction_are_asked_for_in_several_turns_and_the_leaders_are_those_of_the_turn() -> None:
-    play = Play([B] * (MARKERS_AT_ONCE_MAX + 2))
-    peers = play.begin()
+    coordinator = CoordinatorNode([B] * (MARKERS_AT_ONCE_MAX + 2))
+    peers = coordinator.begin()
     assert peers.seen() == [(B, list(range(MARKERS_AT_ONCE_MAX)))]
     peers.answer(B)
-    assert (peers.asked, play.completed) == ([], [])
-    play.lead(POND, MARKERS_AT_ONCE_MAX, C)
-    play.sim.run_for(1)
+    assert (peers.asked, coordinator.completed) == ([], [])
+    coordinator.lead(POND, MARKERS_AT_ONCE_MAX, C)
+    coordinator.sim.run_for(1)
     assert peers.seen() == [(C, [MARKERS_AT_ONCE_MAX]), (B, [MARKERS_AT_ONCE_MAX + 1])]
     peers.answer(B)
-    assert play.ends(lambda: peers.answer(C))
+    assert coordinator.ends(lambda: peers.answer(C))
 
 
 @pytest.mark.parametrize("leader", [ME, B])
@@ -319,22 +319,22 @@ def test_what_a_marker_costs_does_not_grow_with_the_partitions_of_its_transactio
             return super().__eq__(other)
 
     monkeypatch.setattr(markers, "_Target", CountingTarget)
-    play = Play([leader] * 400)
-    peers = play.begin()
-    play.sim.run_for(1)
+    coordinator = CoordinatorNode([leader] * 400)
+    peers = coordinator.begin()
+    coordinator.sim.run_for(1)
     while peers.asked:
         peers.answer(leader)
-    for commit in play.own.commits:
+    for commit in coordinator.own.commits:
         commit.finish(None)
-    assert play.completed == ["tx"]
+    assert coordinator.completed == ["tx"]
     assert len(looked_up) < 400 * 30
 
 
 def test_an_order_that_is_replaced_before_its_turn_is_not_carried_out() -> None:
-    play = Play([ME] * MARKERS_AT_ONCE_MAX)
-    play.markers.carry_out(WriteMarkers("first", 8, 1, True, EPOCH, play.order.partitions, 2))
-    play.begin()
-    play.order = WriteMarkers("tx", 7, 3, False, EPOCH, play.order.partitions, 2)
-    play.begin()
-    play.sim.run_for(1)
-    assert play.own.written == [True] * MARKERS_AT_ONCE_MAX + [False] * MARKERS_AT_ONCE_MAX
+    coordinator = CoordinatorNode([ME] * MARKERS_AT_ONCE_MAX)
+    coordinator.markers.carry_out(WriteMarkers("first", 8, 1, True, EPOCH, coordinator.order.partitions, 2))
+    coordinator.begin()
+    coordinator.order = WriteMarkers("tx", 7, 3, False, EPOCH, coordinator.order.partitions, 2)
+    coordinator.begin()
+    coordinator.sim.run_for(1)
+    assert coordinator.own.written == [True] * MARKERS_AT_ONCE_MAX + [False] * MARKERS_AT_ONCE_MAX

@@ -22,12 +22,12 @@ AWAY = (
 )
 
 
-class Play:
-    def __init__(self, make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], **texts: str) -> None:
+class LimitedNode:
+    def __init__(self, make_server: Callable[..., Any], make_batch: Callable[..., memoryview], **texts: str) -> None:
         small = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}
-        self.desk = make_desk(small | {name.replace("_", "."): text for name, text in texts.items()})
-        self.desk.create("pond", 5)
-        self.client = self.desk.connect()
+        self.server = make_server(small | {name.replace("_", "."): text for name, text in texts.items()})
+        self.server.create("pond", 5)
+        self.client = self.server.connect()
         self.batch = make_batch
 
     def ask(self, request: m.Message, version: int) -> Any:
@@ -47,7 +47,7 @@ class Play:
             if code not in AWAY:
                 return code
             self.find(group, 0)
-            self.desk.run(100)
+            self.server.run(100)
         raise AssertionError("no coordinator")
 
     def find(self, key: str, kind: int) -> None:
@@ -85,7 +85,7 @@ class Play:
             if code not in AWAY:
                 return code
             self.find(transactional_id, 1)
-            self.desk.run(100)
+            self.server.run(100)
         raise AssertionError("no coordinator")
 
     def produce(self, producer_id: int, sequence: int = 0) -> Any:
@@ -109,83 +109,85 @@ class Play:
         return self.ask(request, 12)
 
     def journal(self) -> str:
-        return "\n".join(map(str, self.desk.node.journal_lines))
+        return "\n".join(map(str, self.server.node.journal_lines))
 
 
 @pytest.fixture
-def stage(make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -> Callable[..., Play]:
-    return lambda **texts: Play(make_desk, make_batch, **texts)
+def make_host(make_server: Callable[..., Any], make_batch: Callable[..., memoryview]) -> Callable[..., LimitedNode]:
+    return lambda **texts: LimitedNode(make_server, make_batch, **texts)
 
 
-def test_there_are_only_so_many_groups_however_they_come(stage: Callable[..., Play]) -> None:
-    play = stage(max_groups="2")
-    assert play.commit("a") is ErrorCode.NONE
-    assert play.join("b") is ErrorCode.MEMBER_ID_REQUIRED
-    assert play.commit("c") is POLICY
-    assert play.join("d") is POLICY
-    refused = play.heartbeat("e")
+def test_there_are_only_so_many_groups_however_they_come(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(max_groups="2")
+    assert host.commit("a") is ErrorCode.NONE
+    assert host.join("b") is ErrorCode.MEMBER_ID_REQUIRED
+    assert host.commit("c") is POLICY
+    assert host.join("d") is POLICY
+    refused = host.heartbeat("e")
     assert refused.error_code == POLICY
     assert "max.groups=2" in refused.error_message
-    assert "max.groups=2" in play.journal()
-    assert play.desk.broker.limits.counts["max.groups"] == 3
-    assert play.commit("a", 2) is ErrorCode.NONE, "those that are there go on"
-    assert sum(len(home.shard.groups) for home in play.desk.broker.groups.shard_hosts()) == 2
-    play.ask(m.DeleteGroupsRequest(groups_names=["a"]), 2)
-    assert play.commit("c") is ErrorCode.NONE, "there is room again"
+    assert "max.groups=2" in host.journal()
+    assert host.server.broker.limits.counts["max.groups"] == 3
+    assert host.commit("a", 2) is ErrorCode.NONE, "those that are there go on"
+    assert sum(len(home.shard.groups) for home in host.server.broker.groups.shard_hosts()) == 2
+    host.ask(m.DeleteGroupsRequest(groups_names=["a"]), 2)
+    assert host.commit("c") is ErrorCode.NONE, "there is room again"
 
 
-def test_a_member_may_say_only_so_much_of_itself(stage: Callable[..., Play]) -> None:
-    play = stage(group_member_max_bytes="2000")
-    assert play.commit("a") is ErrorCode.NONE
-    assert play.join("b", b"x" * 2000) is POLICY
-    assert play.join("b", b"x" * 1000) is ErrorCode.MEMBER_ID_REQUIRED
-    refused = play.heartbeat("c", ["t" * 200] * 11)
+def test_a_member_may_say_only_so_much_of_itself(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(group_member_max_bytes="2000")
+    assert host.commit("a") is ErrorCode.NONE
+    assert host.join("b", b"x" * 2000) is POLICY
+    assert host.join("b", b"x" * 1000) is ErrorCode.MEMBER_ID_REQUIRED
+    refused = host.heartbeat("c", ["t" * 200] * 11)
     assert refused.error_code == POLICY
     assert "group.member.max.bytes=2000" in refused.error_message
-    assert play.heartbeat("c", ["t" * 200] * 9).error_code == ErrorCode.NONE
-    assert play.desk.broker.limits.counts["group.member.max.bytes"] == 2
-    assert "group.member.max.bytes=2000" in play.journal()
+    assert host.heartbeat("c", ["t" * 200] * 9).error_code == ErrorCode.NONE
+    assert host.server.broker.limits.counts["group.member.max.bytes"] == 2
+    assert "group.member.max.bytes=2000" in host.journal()
 
 
-def test_all_members_of_a_classic_group_may_say_only_so_much(stage: Callable[..., Play]) -> None:
-    play = stage(group_classic_max_bytes="5000")
-    assert play.commit("a") is ErrorCode.NONE
-    assert play.join("b", b"x" * 4000, version=3) is ErrorCode.NONE
-    assert play.join("b", b"x" * 4000, version=3) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert play.join("c", b"x" * 4000, version=3) is ErrorCode.NONE, "each group has as much"
-    assert play.desk.broker.limits.counts["group.classic.max.bytes"] == 1
-    assert "group.classic.max.bytes=5000" in play.journal()
+def test_all_members_of_a_classic_group_may_say_only_so_much(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(group_classic_max_bytes="5000")
+    assert host.commit("a") is ErrorCode.NONE
+    assert host.join("b", b"x" * 4000, version=3) is ErrorCode.NONE
+    assert host.join("b", b"x" * 4000, version=3) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert host.join("c", b"x" * 4000, version=3) is ErrorCode.NONE, "each group has as much"
+    assert host.server.broker.limits.counts["group.classic.max.bytes"] == 1
+    assert "group.classic.max.bytes=5000" in host.journal()
 
 
-def test_all_groups_together_keep_only_so_much(stage: Callable[..., Play]) -> None:
-    play = stage(groups_max_bytes="100000")
-    assert play.commit("a") is ErrorCode.NONE
-    assert play.join("b", b"x" * 60_000, version=3) is ErrorCode.NONE
-    assert play.join("c", b"x" * 60_000, version=3) is POLICY
-    assert play.join("c", b"x" * 6_000, version=3) is ErrorCode.NONE
-    refused = play.heartbeat("d", [f"{each:0200}" for each in range(200)])
+def test_all_groups_together_keep_only_so_much(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(groups_max_bytes="100000")
+    assert host.commit("a") is ErrorCode.NONE
+    assert host.join("b", b"x" * 60_000, version=3) is ErrorCode.NONE
+    assert host.join("c", b"x" * 60_000, version=3) is POLICY
+    assert host.join("c", b"x" * 6_000, version=3) is ErrorCode.NONE
+    refused = host.heartbeat("d", [f"{each:0200}" for each in range(200)])
     assert refused.error_code == POLICY
     assert "groups.max.bytes=100000" in refused.error_message
-    assert play.heartbeat("d").error_code == ErrorCode.NONE
-    assert "groups.max.bytes=100000" in play.journal()
-    assert play.desk.broker.limits.counts["groups.max.bytes"] == 2
-    used = sum(home.shard.memory.used_bytes for home in play.desk.broker.groups.shard_hosts())
+    assert host.heartbeat("d").error_code == ErrorCode.NONE
+    assert "groups.max.bytes=100000" in host.journal()
+    assert host.server.broker.limits.counts["groups.max.bytes"] == 2
+    used = sum(home.shard.memory.used_bytes for home in host.server.broker.groups.shard_hosts())
     assert 66_000 < used <= 100_000
-    assert len({home.partition.name for home in play.desk.broker.groups.shard_hosts() if home.shard.groups}) > 1
-    play.desk.run(60_000)
-    assert play.join("e", b"x" * 80_000, version=3) is ErrorCode.NONE, "those who were silent have gone"
+    assert len({home.partition.name for home in host.server.broker.groups.shard_hosts() if home.shard.groups}) > 1
+    host.server.run(60_000)
+    assert host.join("e", b"x" * 80_000, version=3) is ErrorCode.NONE, "those who were silent have gone"
 
 
 @pytest.mark.parametrize("authorizer", ["", "org.apache.kafka.metadata.authorizer.StandardAuthorizer"])
-def test_of_a_request_that_waits_for_others_only_little_is_kept(stage: Callable[..., Play], authorizer: str) -> None:
+def test_of_a_request_that_waits_for_others_only_little_is_kept(
+    make_host: Callable[..., LimitedNode], authorizer: str
+) -> None:
     """A follower may send any assignments: they are ignored, and its request waits as long as the leader's."""
-    play = stage(
+    host = make_host(
         group_initial_rebalance_delay_ms="3000",
         authorizer_class_name=authorizer,
         allow_everyone_if_no_acl_found="true",
     )
-    assert play.commit("a") is ErrorCode.NONE
-    others = [play.desk.connect() for _ in range(2)]
+    assert host.commit("a") is ErrorCode.NONE
+    others = [host.server.connect() for _ in range(2)]
     protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"m")
     request = m.JoinGroupRequest(
         group_id="a",
@@ -197,7 +199,7 @@ def test_of_a_request_that_waits_for_others_only_little_is_kept(stage: Callable[
     )
     for each in others:
         each.send(request, 3)
-    play.desk.run(10_000)
+    host.server.run(10_000)
     replies = [reply for each in others for reply in each.replies()]
     assert [each.error_code for each in replies] == [0, 0]
     follower = next(index for index, each in enumerate(replies) if each.leader != each.member_id)
@@ -209,37 +211,37 @@ def test_of_a_request_that_waits_for_others_only_little_is_kept(stage: Callable[
         assignments=[kind(member_id="nobody", assignment=b"x" * 100_000)],
     )
     others[follower].send(sync, 3)
-    assert play.desk.broker.access.is_on == bool(authorizer)
+    assert host.server.broker.access.is_on == bool(authorizer)
     del sync
-    play.desk.run(100)
+    host.server.run(100)
     gc.collect()
     assert [each for each in gc.get_objects() if isinstance(each, kind) and len(each.assignment) == 100_000] == []
 
 
-def test_a_group_has_only_so_many_members(stage: Callable[..., Play]) -> None:
-    play = stage(group_max_size="1", group_consumer_max_size="1")
-    assert play.commit("a") is ErrorCode.NONE
-    assert play.join("b", version=3) is ErrorCode.NONE
-    assert play.join("b", version=3) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert play.heartbeat("c").error_code == ErrorCode.NONE
-    refused = play.heartbeat("c", member="N" * 22)
+def test_a_group_has_only_so_many_members(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(group_max_size="1", group_consumer_max_size="1")
+    assert host.commit("a") is ErrorCode.NONE
+    assert host.join("b", version=3) is ErrorCode.NONE
+    assert host.join("b", version=3) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert host.heartbeat("c").error_code == ErrorCode.NONE
+    refused = host.heartbeat("c", member="N" * 22)
     assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert "group.consumer.max.size=1" in refused.error_message
-    told = play.journal()
+    told = host.journal()
     assert "group.max.size=1" in told
     assert "group.consumer.max.size=1" in told
 
 
-def test_there_are_only_so_many_partitions(stage: Callable[..., Play]) -> None:
-    play = stage(max_partitions_per_topic="10", max_partitions="12")
+def test_there_are_only_so_many_partitions(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(max_partitions_per_topic="10", max_partitions="12")
 
     def create(name: str, count: int) -> Any:
         topic = m.CreateTopicsRequest.CreatableTopic(name=name, num_partitions=count, replication_factor=1)
-        return play.ask(m.CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7).topics[0]
+        return host.ask(m.CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7).topics[0]
 
     def grow(name: str, count: int) -> Any:
         topic = m.CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
-        return play.ask(m.CreatePartitionsRequest(topics=[topic], timeout_ms=1000), 3).results[0]
+        return host.ask(m.CreatePartitionsRequest(topics=[topic], timeout_ms=1000), 3).results[0]
 
     for refused, limit in (
         (create("wide", 11), "max.partitions.per.topic=10"),
@@ -248,53 +250,55 @@ def test_there_are_only_so_many_partitions(stage: Callable[..., Play]) -> None:
     ):
         assert refused.error_code == POLICY
         assert limit in refused.error_message
-        assert limit in play.journal()
-    counts = play.desk.broker.limits.counts
+        assert limit in host.journal()
+    counts = host.server.broker.limits.counts
     assert (counts["max.partitions.per.topic"], counts["max.partitions"]) == (2, 1)
     assert create("more", 7).error_code == ErrorCode.NONE
 
 
-def test_there_are_only_so_many_transactional_ids(stage: Callable[..., Play]) -> None:
-    play = stage(max_transactional_ids="2")
-    assert [play.begin(each) for each in "abcd"] == [ErrorCode.NONE, ErrorCode.NONE, POLICY, POLICY]
-    assert play.begin("a") is ErrorCode.NONE
-    assert "max.transactional.ids=2" in play.journal()
+def test_there_are_only_so_many_transactional_ids(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(max_transactional_ids="2")
+    assert [host.begin(each) for each in "abcd"] == [ErrorCode.NONE, ErrorCode.NONE, POLICY, POLICY]
+    assert host.begin("a") is ErrorCode.NONE
+    assert "max.transactional.ids=2" in host.journal()
 
 
-def test_a_partition_remembers_only_so_many_producers(stage: Callable[..., Play]) -> None:
-    play = stage(max_producers_per_partition="2")
-    assert [play.produce(each).error_code for each in (1, 2)] == [ErrorCode.NONE] * 2
-    refused = play.produce(3)
+def test_a_partition_remembers_only_so_many_producers(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(max_producers_per_partition="2")
+    assert [host.produce(each).error_code for each in (1, 2)] == [ErrorCode.NONE] * 2
+    refused = host.produce(3)
     assert refused.error_code == POLICY
     assert "max.producers.per.partition=2" in refused.error_message
-    assert "max.producers.per.partition=2" in play.journal()
-    assert play.produce(1, 1).error_code == ErrorCode.NONE
-    assert play.produce(-1, -1).error_code == ErrorCode.NONE, "others need not be remembered"
-    assert play.desk.broker.partitions.get("pond", 0).log.end_offset == 4
+    assert "max.producers.per.partition=2" in host.journal()
+    assert host.produce(1, 1).error_code == ErrorCode.NONE
+    assert host.produce(-1, -1).error_code == ErrorCode.NONE, "others need not be remembered"
+    assert host.server.broker.partitions.get("pond", 0).log.end_offset == 4
 
 
-def test_fetch_sessions_have_only_so_many_partitions_together(stage: Callable[..., Play]) -> None:
-    play = stage(max_incremental_fetch_session_partitions="5")
-    first, second = play.fetch(2), play.fetch(2)
+def test_fetch_sessions_have_only_so_many_partitions_together(make_host: Callable[..., LimitedNode]) -> None:
+    host = make_host(max_incremental_fetch_session_partitions="5")
+    first, second = host.fetch(2), host.fetch(2)
     assert first.session_id
     assert second.session_id
-    third = play.fetch(2)
+    third = host.fetch(2)
     assert (third.session_id, third.error_code) == (0, ErrorCode.NONE)
     assert len(third.responses[0].partitions) == 2, "it is served all the same"
-    assert "max.incremental.fetch.session.partitions=5" in play.journal()
-    assert play.fetch(1, first.session_id, 1, first=2).error_code == ErrorCode.NONE
-    grown = play.fetch(1, first.session_id, 2, first=3)
+    assert "max.incremental.fetch.session.partitions=5" in host.journal()
+    assert host.fetch(1, first.session_id, 1, first=2).error_code == ErrorCode.NONE
+    grown = host.fetch(1, first.session_id, 2, first=3)
     assert grown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert play.fetch(2).session_id, "what it had is free"
-    assert play.desk.broker.limits.counts["max.incremental.fetch.session.partitions"] == 2
+    assert host.fetch(2).session_id, "what it had is free"
+    assert host.server.broker.limits.counts["max.incremental.fetch.session.partitions"] == 2
 
 
 @pytest.mark.parametrize(("slots", "is_told"), [("1", True), ("0", False)])
-def test_there_are_only_so_many_fetch_sessions(stage: Callable[..., Play], slots: str, is_told: bool) -> None:
-    play = stage(max_incremental_fetch_session_cache_slots=slots)
-    sessions = [play.fetch(1).session_id, play.fetch(1).session_id]
+def test_there_are_only_so_many_fetch_sessions(
+    make_host: Callable[..., LimitedNode], slots: str, is_told: bool
+) -> None:
+    host = make_host(max_incremental_fetch_session_cache_slots=slots)
+    sessions = [host.fetch(1).session_id, host.fetch(1).session_id]
     assert [bool(each) for each in sessions] == [is_told, False]
-    assert ("max.incremental.fetch.session.cache.slots=1" in play.journal()) == is_told
+    assert ("max.incremental.fetch.session.cache.slots=1" in host.journal()) == is_told
 
 
 def test_no_limit_is_without_end() -> None:
@@ -302,7 +306,7 @@ def test_no_limit_is_without_end() -> None:
     settings = node_settings({})
     endless = [
         setting.name
-        for setting in (*SECTIONS["How much"], GROUP_MAX_SIZE, GROUP_CONSUMER_MAX_SIZE, MAX_CONNECTIONS)
+        for setting in (*SECTIONS["Quotas and limits"], GROUP_MAX_SIZE, GROUP_CONSUMER_MAX_SIZE, MAX_CONNECTIONS)
         if isinstance(settings[setting], int) and settings[setting] >= (1 << 31) - 1
     ]
     assert endless == ["max.connection.creation.rate"]

@@ -17,10 +17,10 @@ SCRAPE = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 class Web:
     """A listener of a broker in the simulated world, and its clients."""
 
-    def __init__(self, desk: Any, make_link: Any, host: str = "127.0.0.1") -> None:
-        self.desk = desk
+    def __init__(self, server: Any, make_link: Any, host: str = "127.0.0.1") -> None:
+        self.server = server
         self.make_link = make_link
-        self.listener = desk.broker.contexts.bind(MetricsListener)()
+        self.listener = server.broker.contexts.bind(MetricsListener)()
         self._host = host
         assert self.listener.open(self, host, 9692) == (host, 9692)
 
@@ -44,7 +44,7 @@ class Web:
     def ask(self, request: str) -> tuple[int, dict[str, str], str]:
         link = self.visit()
         link.say(request.encode("latin-1"))
-        assert self.desk.sim.run_until(lambda: "close" in link.events, within_ms=10_000)
+        assert self.server.sim.run_until(lambda: "close" in link.events, within_ms=10_000)
         link.end()
         return answer(link)
 
@@ -53,7 +53,7 @@ class Web:
         link = self.visit()
         link.stuck = True
         link.say(SCRAPE)
-        assert self.desk.sim.run_until(lambda: link.sends > 0, within_ms=10_000)
+        assert self.server.sim.run_until(lambda: link.sends > 0, within_ms=10_000)
         return link
 
     def get(self, path: str, **headers: str) -> tuple[int, dict[str, str], str]:
@@ -75,8 +75,8 @@ def answer(link: Any) -> tuple[int, dict[str, str], str]:
 
 
 @pytest.fixture
-def web(desk: Any, make_link: Any) -> Web:
-    return Web(desk, make_link)
+def web(server: Any, make_link: Any) -> Web:
+    return Web(server, make_link)
 
 
 def test_the_three_pages(web: Web) -> None:
@@ -93,11 +93,11 @@ def test_the_three_pages(web: Web) -> None:
 
 
 def test_a_node_that_is_not_ready_says_why(web: Web) -> None:
-    web.desk.broker.lifecycle.is_fenced = True
+    web.server.broker.lifecycle.is_fenced = True
     status, _, body = web.get("/readyz")
     assert status == 503
     assert body.startswith("not ready: this node is fenced")
-    web.desk.broker.contexts.node.is_stopping = True
+    web.server.broker.contexts.node.is_stopping = True
     assert "stopping" in web.get("/readyz")[2]
     assert web.get("/healthz")[0] == 200
 
@@ -138,12 +138,12 @@ def test_a_foreign_name_is_refused_on_the_loopback(web: Web, host: str) -> None:
         "[::ffff:127.0.0.1]",
     ],
 )
-def test_all_of_the_loopback_is_the_loopback(desk: Any, make_link: Any, listens: str, host: str) -> None:
-    assert Web(desk, make_link, listens).get("/healthz", host=host)[0] == 200
+def test_all_of_the_loopback_is_the_loopback(server: Any, make_link: Any, listens: str, host: str) -> None:
+    assert Web(server, make_link, listens).get("/healthz", host=host)[0] == 200
 
 
-def test_elsewhere_any_name_is_fine(desk: Any, make_link: Any) -> None:
-    assert Web(desk, make_link, "10.0.0.5").get("/healthz", host="millpond-0.pond.svc:9692")[0] == 200
+def test_elsewhere_any_name_is_fine(server: Any, make_link: Any) -> None:
+    assert Web(server, make_link, "10.0.0.5").get("/healthz", host="millpond-0.pond.svc:9692")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_a_request_in_pieces_is_read_whole(web: Web) -> None:
     assert answer(link)[0] == 200
 
 
-def test_whoever_is_slow_is_cut_off(web: Web) -> None:
+def test_a_slow_client_is_disconnected(web: Web) -> None:
     link = web.visit()
     link.say(b"GET /metrics HTTP/1.1\r\n")
-    web.desk.sim.run_for(REQUEST_MS_MAX + 1)
+    web.server.sim.run_for(REQUEST_MS_MAX + 1)
     assert answer(link)[0] == 408
     assert link.events == ["close"]
 
@@ -203,7 +203,7 @@ def test_health_is_told_whatever_scrapers_do(web: Web) -> None:
     assert sum(link.events == [] for link in idle) <= VISITS_MAX - SCRAPES_MAX
 
 
-def test_a_scrape_too_many_is_refused_until_somebody_has_had_his_time(web: Web) -> None:
+def test_scrapes_beyond_the_limit_are_refused_until_one_ends(web: Web) -> None:
     readers = [web.begin_reading() for _ in range(SCRAPES_MAX)]
     status, _, body = web.get("/metrics")
     assert (status, "ask again" in body) == (503, True)
@@ -211,7 +211,7 @@ def test_a_scrape_too_many_is_refused_until_somebody_has_had_his_time(web: Web) 
     readers[0].end()
     assert web.get("/metrics")[0] == 200
     web.begin_reading()
-    web.desk.sim.run_for(READ_MS)
+    web.server.sim.run_for(READ_MS)
     assert web.get("/metrics")[0] == 200
     assert [link.events for link in readers[:3]] == [["pause", "close"], ["pause", "abort"], ["pause"]]
 
@@ -219,7 +219,7 @@ def test_a_scrape_too_many_is_refused_until_somebody_has_had_his_time(web: Web) 
 def test_a_slow_reader_is_waited_for(web: Web) -> None:
     link = web.begin_reading()
     for _ in range(10):
-        web.desk.sim.run_for(STALL_MS - 1)
+        web.server.sim.run_for(STALL_MS - 1)
         link.read(1)
     assert link.events == ["pause"]
     link.read_all()
@@ -230,7 +230,7 @@ def test_a_slow_reader_is_waited_for(web: Web) -> None:
 
 def test_who_takes_nothing_is_cut_off(web: Web) -> None:
     link = web.begin_reading()
-    web.desk.sim.run_for(STALL_MS + 1)
+    web.server.sim.run_for(STALL_MS + 1)
     assert link.events == ["pause", "abort"]
 
 
@@ -238,7 +238,7 @@ def test_only_some_old_pages_are_held_for_those_who_still_read_them(web: Web) ->
     readers = []
     for _ in range(PAGES_MAX + 1):
         readers.append((web.begin_reading(), web.begin_reading()))
-        web.desk.sim.run_for(FRESH_MS)
+        web.server.sim.run_for(FRESH_MS)
     events = [link.events for pair in readers for link in pair]
     assert events == [["pause", "abort"]] * 2 + [["pause"]] * (2 * PAGES_MAX)
 
@@ -250,7 +250,7 @@ def test_a_page_is_packed_for_those_who_can_unpack_it(web: Web) -> None:
     for wish in ("gzip", "deflate, gzip;q=0.5", "gzip;q=0, identity", "identity"):
         link = web.visit()
         link.say(SCRAPE.replace(b"Host", f"Accept-Encoding: {wish}\r\nHost".encode()))
-        assert web.desk.sim.run_until(lambda link=link: "close" in link.events, within_ms=10_000)
+        assert web.server.sim.run_until(lambda link=link: "close" in link.events, within_ms=10_000)
         links.append(raw_answer(link))
     assert [headers.get("content-encoding") for _, headers, _ in links] == ["gzip", "gzip", None, None]
     assert all(int(headers["content-length"]) == len(body) for _, headers, body in links)
@@ -265,7 +265,7 @@ def test_someone_who_leaves_is_not_answered_and_others_are(web: Web) -> None:
     for link in (gone, stays):
         link.say(SCRAPE)
     gone.end()
-    assert web.desk.sim.run_until(lambda: "close" in stays.events, within_ms=10_000)
+    assert web.server.sim.run_until(lambda: "close" in stays.events, within_ms=10_000)
     assert answer(stays)[0] == 200
 
 
@@ -276,12 +276,12 @@ def test_a_bug_in_a_page_does_not_end_the_node(web: Web, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("millpond.broker.metrics.page.collect_requests", broken)
     assert web.get("/metrics")[0] == 500
-    assert any("please report this" in line for line in map(str, web.desk.node.journal_lines))
+    assert any("please report this" in line for line in map(str, web.server.node.journal_lines))
     monkeypatch.undo()
     assert web.get("/metrics")[0] == 200
 
 
-def test_it_can_be_closed_while_somebody_waits(web: Web) -> None:
+def test_it_can_be_closed_while_a_client_waits(web: Web) -> None:
     link = web.visit()
     web.listener.close()
     assert link.events == ["abort"]

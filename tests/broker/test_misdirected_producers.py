@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.test_any_node import Play
+from broker.test_any_node import ThreeNodes
 from millpond.base.errors import ErrorCode
 from millpond.broker.requests.misdirected_producers import (
     PAUSE_MS_MAX,
@@ -70,34 +70,34 @@ def test_no_more_is_remembered_than_one_client_may_cost() -> None:
 def test_a_node_that_does_not_lead_says_so_once_in_its_metadata(
     version: int, make_batch: Callable[..., memoryview]
 ) -> None:
-    play = Play()
-    play.create("pond")
+    nodes = ThreeNodes()
+    nodes.create("pond")
 
     def named() -> Any:
         wanted = m.MetadataRequest.MetadataRequestTopic(name="pond")
-        (topic,) = play.ask(m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), 12).topics
+        (topic,) = nodes.ask(m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), 12).topics
         return topic
 
     def leaders() -> list[tuple[int, int]]:
         return [(each.leader_id, each.error_code) for each in named().partitions]
 
-    elsewhere = next(each for each in named().partitions if each.leader_id != play.node_id)
-    known = leaders()
+    elsewhere = next(each for each in named().partitions if each.leader_id != nodes.node_id)
+    leaders_before = leaders()
 
     def produce() -> int:
         data = m.ProduceRequest.PartitionProduceData(index=elsewhere.partition_index, records=make_batch(b"v"))
         topics = [m.ProduceRequest.TopicProduceData(name="pond", partition_data=[data])]
-        reply = play.ask(m.ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=topics), version)
+        reply = nodes.ask(m.ProduceRequest(acks=-1, timeout_ms=1_000, topic_data=topics), version)
         return int(reply.responses[0].partition_responses[0].error_code)
 
     for _ in range(STUCK_MS // 500):
         assert produce() == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert leaders() == known
-        play.sim.run_for(500)
+        assert leaders() == leaders_before
+        nodes.sim.run_for(500)
     assert produce() == ErrorCode.NOT_LEADER_OR_FOLLOWER
     told = leaders()
     assert told[elsewhere.partition_index] == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
     assert [each for at, each in enumerate(told) if at != elsewhere.partition_index] == [
-        each for at, each in enumerate(known) if at != elsewhere.partition_index
+        each for at, each in enumerate(leaders_before) if at != elsewhere.partition_index
     ]
-    assert leaders() == known
+    assert leaders() == leaders_before

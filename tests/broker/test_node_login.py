@@ -42,7 +42,7 @@ class Owner:
         self.events.append("closed")
 
 
-class Play:
+class LoginPair:
     """A link with an owner on one side, and a broker that knows a password on the other."""
 
     def __init__(self, password: str = "known to all") -> None:
@@ -52,8 +52,8 @@ class Play:
         login = NodeLogin(USER, "millpond-node-2", lambda: "nonce")
         self.below.handler = login.wrap(lambda _: self.owner, made, self.below)  # type: ignore[assignment, arg-type]
         self.link = made[0]
-        known = Users(Image(), TokenProofs(lambda: None), lambda: 0, b"own", NodeUser("node", password))
-        self.server = Scram(USER.mechanism, known, "server")
+        users = Users(Image(), TokenProofs(lambda: None), lambda: 0, b"own", NodeUser("node", password))
+        self.server = Scram(USER.mechanism, users, "server")
 
     def answer(self) -> str:
         """Let the broker answer the last request, and return that request."""
@@ -81,56 +81,56 @@ class Play:
 
 
 def test_what_is_sent_waits_for_the_login_and_then_goes_by_itself() -> None:
-    play = Play()
-    play.link.send([b"early ", b"words"])
-    assert play.link.unsent_bytes() == 11
-    assert [play.answer() for _ in range(3)] == [
+    pair = LoginPair()
+    pair.link.send([b"early ", b"words"])
+    assert pair.link.unsent_bytes() == 11
+    assert [pair.answer() for _ in range(3)] == [
         "SaslHandshakeRequest",
         "SaslAuthenticateRequest",
         "SaslAuthenticateRequest",
     ]
-    assert play.below.received == b"early words"
-    play.below.received.clear()
-    play.link.send([b"later"])
-    assert play.below.received == b"later"
-    play.below.say(b"answer")
-    assert play.owner.heard == b"answer"
-    play.below.end()
-    assert play.owner.events == ["closed"]
+    assert pair.below.received == b"early words"
+    pair.below.received.clear()
+    pair.link.send([b"later"])
+    assert pair.below.received == b"later"
+    pair.below.say(b"answer")
+    assert pair.owner.heard == b"answer"
+    pair.below.end()
+    assert pair.owner.events == ["closed"]
 
 
 def test_a_broker_with_another_password_is_not_believed() -> None:
-    play = Play(password="another")
-    play.link.send([b"secret words"])
-    assert [play.answer() for _ in range(2)] == ["SaslHandshakeRequest", "SaslAuthenticateRequest"]
+    pair = LoginPair(password="another")
+    pair.link.send([b"secret words"])
+    assert [pair.answer() for _ in range(2)] == ["SaslHandshakeRequest", "SaslAuthenticateRequest"]
     with pytest.raises(LoginNotTaken, match="not let in"):
-        play.answer()
-    assert play.below.frames() == [], "what its owner has sent does not leave"
-    play.below.end()
-    assert play.owner.events == ["closed"]
+        pair.answer()
+    assert pair.below.frames() == [], "what its owner has sent does not leave"
+    pair.below.end()
+    assert pair.owner.events == ["closed"]
 
 
 @pytest.mark.parametrize("asked", [b"r=nonce-s,s=c2FsdA==,i=8192", b"r=nonce-s,s=%s,i=1"])
-def test_to_whoever_names_another_salt_or_fewer_rounds_nothing_is_proved(asked: bytes) -> None:
-    play = Play()
-    play.answer()
-    (frame,) = play.below.frames()
+def test_no_proof_is_sent_for_another_salt_or_fewer_iterations(asked: bytes) -> None:
+    pair = LoginPair()
+    pair.answer()
+    (frame,) = pair.below.frames()
     salt, _, _ = USER.stretched(USER.mechanism)
     challenge = asked.replace(b"%s", b64encode(salt))
     response = m.SaslAuthenticateResponse(error_code=0, auth_bytes=challenge)
     body = response_header(36, 2, decode_request_header(frame).correlation_id) + response.encode(2)
     with pytest.raises(LoginNotTaken, match="another salt, or other rounds"):
-        play.below.say(LENGTH.pack(len(body)) + body)
-    assert play.below.frames() == [], "no proof has left that could be tried out"
+        pair.below.say(LENGTH.pack(len(body)) + body)
+    assert pair.below.frames() == [], "no proof has left that could be tried out"
 
 
 def test_a_refusal_names_the_user_and_not_the_password() -> None:
-    play = Play()
-    play.answer()
-    (frame,) = play.below.frames()
+    pair = LoginPair()
+    pair.answer()
+    (frame,) = pair.below.frames()
     header = decode_request_header(frame)
     refusal = m.SaslAuthenticateResponse(error_code=58, error_message="not today")
     body = response_header(36, 2, header.correlation_id) + refusal.encode(2)
     with pytest.raises(LoginNotTaken, match="node user node is not let in: not today") as refused:
-        play.below.say(LENGTH.pack(len(body)) + body)
+        pair.below.say(LENGTH.pack(len(body)) + body)
     assert "known to all" not in str(refused.value)

@@ -24,7 +24,7 @@ LOGIN = {
 }
 
 
-class Desk:
+class NodeAndCaller:
     """A node, and a caller on another host."""
 
     def __init__(self, password: str | None = "sesame", texts: dict[str, str] | None = None) -> None:
@@ -50,47 +50,47 @@ class Desk:
 
 
 def test_what_is_asked_waits_for_the_login_and_is_answered_in_order() -> None:
-    desk = Desk()
+    pair = NodeAndCaller()
     for _ in range(5):
-        desk.ask()
-    assert desk.heard_all(5)
-    assert [type(each) for each in desk.heard] == [m.MetadataResponse] * 5
-    assert desk.requester.connections_made == 1
-    (connection,) = desk.node.broker.connections
+        pair.ask()
+    assert pair.heard_all(5)
+    assert [type(each) for each in pair.heard] == [m.MetadataResponse] * 5
+    assert pair.requester.connections_made == 1
+    (connection,) = pair.node.broker.connections
     assert str(connection.principal) == "User:mill"
     assert connection.may_be_node
-    desk.ask()
-    assert desk.heard_all(6)
+    pair.ask()
+    assert pair.heard_all(6)
 
 
 def test_its_session_does_not_end_as_those_of_clients_do() -> None:
-    desk = Desk(texts={"connections.max.reauth.ms": "1000"})
-    desk.ask()
-    assert desk.heard_all(1)
-    desk.sim.run_for(5_000)
-    desk.ask()
-    assert desk.heard_all(2)
-    assert isinstance(desk.heard[1], m.MetadataResponse)
-    assert desk.requester.connections_made == 1
+    pair = NodeAndCaller(texts={"connections.max.reauth.ms": "1000"})
+    pair.ask()
+    assert pair.heard_all(1)
+    pair.sim.run_for(5_000)
+    pair.ask()
+    assert pair.heard_all(2)
+    assert isinstance(pair.heard[1], m.MetadataResponse)
+    assert pair.requester.connections_made == 1
 
 
 @pytest.mark.parametrize("password", ["mustard", None])
 def test_without_the_password_nothing_is_answered(password: str | None) -> None:
-    desk = Desk(password)
-    desk.ask()
-    assert desk.heard_all(1)
-    assert isinstance(desk.heard[0], RequestLost)
-    told = [*map(str, desk.sim.network.faults), *desk.node.journal_lines]
-    assert not any("mustard" in line or "sesame" in line for line in told)
+    pair = NodeAndCaller(password)
+    pair.ask()
+    assert pair.heard_all(1)
+    assert isinstance(pair.heard[0], RequestLost)
+    lines = [*map(str, pair.sim.network.faults), *pair.node.journal_lines]
+    assert not any("mustard" in line or "sesame" in line for line in lines)
 
 
 def test_a_node_that_ends_in_the_middle_of_a_login_loses_what_waits() -> None:
-    desk = Desk()
-    desk.ask()
-    desk.sim.run_for(4)
-    desk.node.kill()
-    assert desk.heard_all(1)
-    assert isinstance(desk.heard[0], RequestLost)
+    pair = NodeAndCaller()
+    pair.ask()
+    pair.sim.run_for(4)
+    pair.node.kill()
+    assert pair.heard_all(1)
+    assert isinstance(pair.heard[0], RequestLost)
 
 
 def test_three_nodes_that_log_in_to_each_other_become_a_cluster() -> None:

@@ -11,12 +11,12 @@ from millpond.wire import messages as m
 
 
 @pytest.fixture
-def caller(desk: Any) -> Any:
+def caller(server: Any) -> Any:
     """A topic with two partitions; the second one's log cannot be opened."""
-    desk.create("pond", 2)
-    partitions = desk.broker.partitions
-    partitions.discard(partitions.get("pond", 1))
-    return desk.connect()
+    server.create("pond", 2)
+    partitions = server.broker.partitions
+    partitions.remove(partitions.get("pond", 1))
+    return server.connect()
 
 
 def codes_of_produce(caller: Any, make_batch: Any, index: int) -> int:

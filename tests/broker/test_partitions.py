@@ -51,7 +51,7 @@ class Watching:
         self.dismissed += 1
 
 
-class Play:
+class PartitionHost:
     def __init__(self, make_batch: Callable[..., memoryview], limits: LogLimits | None = None) -> None:
         self.disk = SimDisk()
         self.disk.files_limit = 1000
@@ -70,7 +70,7 @@ class Play:
             self.disk, self.clock, flush=self.flushed.append, has_lease=lambda: self.has_lease
         )
         partition = Partition(name, topic_id, log, context)
-        partition.follow(view(ME, 3, 0))
+        partition.apply_metadata(view(ME, 3, 0))
         return partition
 
     def append(self, *values: bytes, zstd: bool = True, **fields: Any) -> int:
@@ -91,202 +91,206 @@ class Play:
         self, offset: int, bytes_max: int, *, at_least_one_batch: bool = True, **options: int
     ) -> list[list[int]]:
         """The base offsets of the batches read, one list for each range."""
-        found = []
+        result = []
         for part in self.partition.read(offset, bytes_max, at_least_one_batch=at_least_one_batch, **options).ranges:
             data = part.file.read_at(part.position, part.length)
             assert len(data) == part.length
-            found.append([header.base_offset for _, header in walk(data)])
+            result.append([header.base_offset for _, header in walk(data)])
             part.file.release()
-        return found
+        return result
 
 
 @pytest.fixture
-def play(make_batch: Callable[..., memoryview]) -> Play:
-    return Play(make_batch)
+def host(make_batch: Callable[..., memoryview]) -> PartitionHost:
+    return PartitionHost(make_batch)
 
 
 @pytest.fixture
-def small(make_batch: Callable[..., memoryview]) -> Play:
+def small(make_batch: Callable[..., memoryview]) -> PartitionHost:
     """Two batches to a segment."""
     size = len(make_batch(b"v"))
-    return Play(make_batch, LogLimits(segment_bytes=2 * size))
+    return PartitionHost(make_batch, LogLimits(segment_bytes=2 * size))
 
 
 # Appending.
 
 
-def test_batches_get_offsets_and_the_leaders_epoch(play: Play) -> None:
-    assert [play.append(b"a", b"b"), play.append(b"c")] == [0, 2]
-    data = play.partition.log.read_batches(0, 1000)
+def test_batches_get_offsets_and_the_leaders_epoch(host: PartitionHost) -> None:
+    assert [host.append(b"a", b"b"), host.append(b"c")] == [0, 2]
+    data = host.partition.log.read_batches(0, 1000)
     assert [(header.base_offset, header.leader_epoch) for _, header in walk(data)] == [(0, 3), (2, 3)]
-    assert play.partition.committed_offset == play.partition.last_stable_offset == 3
+    assert host.partition.committed_offset == host.partition.last_stable_offset == 3
 
 
 @pytest.mark.parametrize("nothing", [None, memoryview(b"")])
-def test_no_records_are_refused(play: Play, nothing: Any) -> None:
-    assert play.refusal(nothing) == "INVALID_RECORD"
+def test_no_records_are_refused(host: PartitionHost, nothing: Any) -> None:
+    assert host.refusal(nothing) == "INVALID_RECORD"
 
 
-def test_zstd_is_for_those_who_know_of_it(play: Play) -> None:
-    records = play.batch(b"a" * 100, codec=4)
-    assert play.refusal(records, zstd=False) == "UNSUPPORTED_COMPRESSION_TYPE"
-    assert play.append(b"a" * 100, codec=3, zstd=False) == 0
-    assert play.append(b"a" * 100, codec=4, zstd=True) == 1
+def test_zstd_is_for_those_who_know_of_it(host: PartitionHost) -> None:
+    records = host.batch(b"a" * 100, codec=4)
+    assert host.refusal(records, zstd=False) == "UNSUPPORTED_COMPRESSION_TYPE"
+    assert host.append(b"a" * 100, codec=3, zstd=False) == 0
+    assert host.append(b"a" * 100, codec=4, zstd=True) == 1
 
 
 @pytest.mark.parametrize("length", [1, 30, 60])
-def test_less_than_a_batch_is_for_the_log_to_refuse(play: Play, length: int) -> None:
-    assert play.refusal(play.batch(b"a")[:length]) == "CORRUPT_MESSAGE"
+def test_less_than_a_batch_is_for_the_log_to_refuse(host: PartitionHost, length: int) -> None:
+    assert host.refusal(host.batch(b"a")[:length]) == "CORRUPT_MESSAGE"
 
 
-def test_what_the_log_refuses_wakes_nobody(play: Play) -> None:
-    watching = Watching(play.partition)
-    records = play.batch(b"a")
+def test_a_refused_append_wakes_no_watcher(host: PartitionHost) -> None:
+    watching = Watching(host.partition)
+    records = host.batch(b"a")
     records[-1] ^= 1
-    assert play.refusal(records) == "CORRUPT_MESSAGE"
+    assert host.refusal(records) == "CORRUPT_MESSAGE"
     assert watching.woken == 0
 
 
-def test_only_the_broker_itself_writes_to_its_own_topics(play: Play) -> None:
-    play.partition = play.make("__consumer_offsets", 0)
-    watching = Watching(play.partition)
-    assert play.refusal(play.batch(b"a")) == "INVALID_TOPIC_EXCEPTION"
+def test_only_the_broker_itself_writes_to_its_own_topics(host: PartitionHost) -> None:
+    host.partition = host.make("__consumer_offsets", 0)
+    watching = Watching(host.partition)
+    assert host.refusal(host.batch(b"a")) == "INVALID_TOPIC_EXCEPTION"
     assert watching.woken == 0
-    assert play.partition.append_own(bytes(play.batch(b"a"))).first_offset == 0
+    assert host.partition.append_own(bytes(host.batch(b"a"))).first_offset == 0
     assert watching.woken == 1
 
 
 # Watching.
 
 
-def test_every_append_wakes_those_who_watch_in_the_order_in_which_they_came(play: Play) -> None:
-    watching = [Watching(play.partition), Watching(play.partition, leaves=True), Watching(play.partition)]
-    play.append(b"a")
-    play.append(b"b")
+def test_every_append_wakes_those_who_watch_in_the_order_in_which_they_came(host: PartitionHost) -> None:
+    watching = [Watching(host.partition), Watching(host.partition, leaves=True), Watching(host.partition)]
+    host.append(b"a")
+    host.append(b"b")
     assert [each.woken for each in watching] == [2, 1, 2]
-    assert list(play.partition.watchers) == [watching[0], watching[2]]
+    assert list(host.partition.watchers) == [watching[0], watching[2]]
 
 
-def test_a_duplicate_wakes_nobody_and_is_told_its_old_place(play: Play) -> None:
+def test_a_duplicate_wakes_no_watcher_and_returns_its_first_offset(host: PartitionHost) -> None:
     fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-    assert play.append(b"a", **fields) == 0
-    watching = Watching(play.partition)
-    appended = play.partition.append(play.batch(b"a", **fields), zstd=True)
+    assert host.append(b"a", **fields) == 0
+    watching = Watching(host.partition)
+    appended = host.partition.append(host.batch(b"a", **fields), zstd=True)
     assert (appended.first_offset, appended.duplicate, watching.woken) == (0, True, 0)
 
 
-def numbered(play: Play, sequence: int, epoch: int = 0) -> memoryview:
-    return play.batch(b"v", producer_id=5, producer_epoch=epoch, base_sequence=sequence)
+def numbered(host: PartitionHost, sequence: int, epoch: int = 0) -> memoryview:
+    return host.batch(b"v", producer_id=5, producer_epoch=epoch, base_sequence=sequence)
 
 
-def test_what_follows_a_batch_that_was_refused_for_now_hears_the_same(play: Play) -> None:
+def test_what_follows_a_batch_that_was_refused_for_now_hears_the_same(host: PartitionHost) -> None:
     """On OUT_OF_ORDER_SEQUENCE_NUMBER the producer would bump its epoch and resend batches that may be written."""
-    play.partition.append(numbered(play, 0), zstd=True)
-    play.disk.fill()
-    assert play.refusal(numbered(play, 1)) == "KAFKA_STORAGE_ERROR"
-    play.disk.make_room()
-    assert play.refusal(numbered(play, 2)) == "KAFKA_STORAGE_ERROR"
-    assert play.refusal(numbered(play, 3)) == "KAFKA_STORAGE_ERROR"
+    host.partition.append(numbered(host, 0), zstd=True)
+    host.disk.fill()
+    assert host.refusal(numbered(host, 1)) == "KAFKA_STORAGE_ERROR"
+    host.disk.make_room()
+    assert host.refusal(numbered(host, 2)) == "KAFKA_STORAGE_ERROR"
+    assert host.refusal(numbered(host, 3)) == "KAFKA_STORAGE_ERROR"
     for sequence in (1, 2, 3):
-        play.partition.append(numbered(play, sequence), zstd=True)
-    assert play.refusal(numbered(play, 5)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "nothing was refused before that one"
+        host.partition.append(numbered(host, sequence), zstd=True)
+    assert host.refusal(numbered(host, 5)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "nothing was refused before that one"
 
 
-def test_a_producer_that_retries_through_a_long_outage_is_never_told_that_it_is_out_of_order(play: Play) -> None:
+def test_a_producer_that_retries_through_a_long_outage_is_never_told_that_it_is_out_of_order(
+    host: PartitionHost,
+) -> None:
     """Its first rejection is more than ten seconds old when the disk has space again, its last one is not."""
-    play.partition.append(numbered(play, 0), zstd=True)
-    play.disk.fill()
+    host.partition.append(numbered(host, 0), zstd=True)
+    host.disk.fill()
     for _ in range(50):
-        assert play.refusal(numbered(play, 1)) == "KAFKA_STORAGE_ERROR"
-        play.clock.run_for(200)
-    play.disk.make_room()
-    assert play.refusal(numbered(play, 2)) == "KAFKA_STORAGE_ERROR"
+        assert host.refusal(numbered(host, 1)) == "KAFKA_STORAGE_ERROR"
+        host.clock.run_for(200)
+    host.disk.make_room()
+    assert host.refusal(numbered(host, 2)) == "KAFKA_STORAGE_ERROR"
     for sequence in (1, 2):
-        play.partition.append(numbered(play, sequence), zstd=True)
+        host.partition.append(numbered(host, sequence), zstd=True)
 
 
-def test_a_producer_that_does_not_come_back_with_it_hears_that_something_is_missing(play: Play) -> None:
-    play.partition.append(numbered(play, 0), zstd=True)
-    play.disk.fill()
-    play.refusal(numbered(play, 1))
-    play.disk.make_room()
-    assert play.refusal(numbered(play, 2)) == "KAFKA_STORAGE_ERROR"
-    assert play.refusal(numbered(play, 2, epoch=1)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "another epoch, another order"
-    play.clock.run_for(10_000)
-    assert play.refusal(numbered(play, 2)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+def test_a_producer_that_does_not_come_back_with_it_hears_that_something_is_missing(host: PartitionHost) -> None:
+    host.partition.append(numbered(host, 0), zstd=True)
+    host.disk.fill()
+    host.refusal(numbered(host, 1))
+    host.disk.make_room()
+    assert host.refusal(numbered(host, 2)) == "KAFKA_STORAGE_ERROR"
+    assert host.refusal(numbered(host, 2, epoch=1)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "another epoch, another order"
+    host.clock.run_for(10_000)
+    assert host.refusal(numbered(host, 2)) == "OUT_OF_ORDER_SEQUENCE_NUMBER"
 
 
-def test_a_batch_from_before_those_that_are_remembered_is_told_to_be_written_once_it_survives(play: Play) -> None:
+def test_a_batch_from_before_those_that_are_remembered_is_told_to_be_written_once_it_survives(
+    host: PartitionHost,
+) -> None:
     for sequence in range(8):
-        play.partition.append(numbered(play, sequence), zstd=True)
-    assert play.refusal(numbered(play, 1)) == "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
-    play.partition.acknowledges_after_sync = False
-    assert play.refusal(numbered(play, 1)) == "DUPLICATE_SEQUENCE_NUMBER"
+        host.partition.append(numbered(host, sequence), zstd=True)
+    assert host.refusal(numbered(host, 1)) == "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+    host.partition.acknowledges_after_sync = False
+    assert host.refusal(numbered(host, 1)) == "DUPLICATE_SEQUENCE_NUMBER"
 
 
-def test_a_producer_that_goes_on_at_the_next_leader_begins_with_what_has_no_answer_yet(play: Play) -> None:
+def test_a_producer_that_goes_on_at_the_next_leader_begins_with_what_has_no_answer_yet(host: PartitionHost) -> None:
     """Its first batches went to the previous leader, which is stalled: they could not be appended after a later
     one.
     """
-    play.partition.follow(view(2, 4, 1, "12", "12"))
-    play.partition.follow(view(ME, 5, 2, "12", "1"))
-    assert play.refusal(numbered(play, 2)) == "NOT_ENOUGH_REPLICAS"
+    host.partition.apply_metadata(view(2, 4, 1, "12", "12"))
+    host.partition.apply_metadata(view(ME, 5, 2, "12", "1"))
+    assert host.refusal(numbered(host, 2)) == "NOT_ENOUGH_REPLICAS"
     for sequence in range(4):
-        play.partition.append(numbered(play, sequence), zstd=True)
-    assert play.refusal(numbered(play, 5)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "this one has a past here"
+        host.partition.append(numbered(host, sequence), zstd=True)
+    assert host.refusal(numbered(host, 5)) == "OUT_OF_ORDER_SEQUENCE_NUMBER", "this one has a past here"
 
 
-def test_nobody_waits_for_ever_for_what_a_producer_may_have_sent_elsewhere(play: Play) -> None:
-    play.partition.follow(view(2, 4, 1, "12", "12"))
-    play.partition.follow(view(ME, 5, 2, "12", "1"))
-    assert play.refusal(numbered(play, 2)) == "NOT_ENOUGH_REPLICAS"
-    play.clock.run_for(60_000)
-    assert play.refusal(numbered(play, 2)) == "NOT_ENOUGH_REPLICAS", "it is looked at only then"
-    play.partition.append(numbered(play, 2), zstd=True)
+def test_waiting_for_a_misdirected_first_batch_is_bounded(host: PartitionHost) -> None:
+    host.partition.apply_metadata(view(2, 4, 1, "12", "12"))
+    host.partition.apply_metadata(view(ME, 5, 2, "12", "1"))
+    assert host.refusal(numbered(host, 2)) == "NOT_ENOUGH_REPLICAS"
+    host.clock.run_for(60_000)
+    assert host.refusal(numbered(host, 2)) == "NOT_ENOUGH_REPLICAS", "it is looked at only then"
+    host.partition.append(numbered(host, 2), zstd=True)
 
 
 def test_the_first_leader_of_all_takes_any_sequence(make_batch: Callable[..., memoryview]) -> None:
     """For example of a topic that was recreated: its producers continue their sequences."""
-    play = Play(make_batch)
-    partition = play.make("anew", 0, UUID(int=8))
-    partition.follow(view(ME, 0, 0, "12", "12"))
-    play.partition = partition
-    play.partition.append(numbered(play, 2), zstd=True)
+    host = PartitionHost(make_batch)
+    partition = host.make("anew", 0, UUID(int=8))
+    partition.apply_metadata(view(ME, 0, 0, "12", "12"))
+    host.partition = partition
+    host.partition.append(numbered(host, 2), zstd=True)
 
 
 # Flushing by count.
 
 
-def test_so_many_unsynced_messages_are_flushed(play: Play) -> None:
-    play.configure(flush_messages="3")
-    play.append(b"a", b"b")
-    assert play.flushed == []
-    play.append(b"c")
-    assert play.flushed == [play.partition.log]
-    ticket = play.partition.log.sync_target()
+def test_so_many_unsynced_messages_are_flushed(host: PartitionHost) -> None:
+    host.configure(flush_messages="3")
+    host.append(b"a", b"b")
+    assert host.flushed == []
+    host.append(b"c")
+    assert host.flushed == [host.partition.log]
+    ticket = host.partition.log.sync_target()
     ticket.run()
-    play.partition.log.synced(ticket)
-    play.append(b"d", b"e")
-    assert len(play.flushed) == 1
+    host.partition.log.synced(ticket)
+    host.append(b"d", b"e")
+    assert len(host.flushed) == 1
 
 
-def test_without_the_setting_nothing_is_flushed_by_count(play: Play) -> None:
-    play.configure()
+def test_without_the_setting_nothing_is_flushed_by_count(host: PartitionHost) -> None:
+    host.configure()
     for _ in range(10):
-        play.append(b"a")
-    assert play.flushed == []
+        host.append(b"a")
+    assert host.flushed == []
 
 
 @pytest.mark.parametrize(("text", "waits"), [("auto", True), ("always", True), ("never", False)])
-def test_flush_ack_says_whether_an_acknowledgement_waits(play: Play, text: str, waits: bool) -> None:
-    play.configure(flush_ack=text)
-    assert play.partition.acknowledges_after_sync is waits
+def test_flush_ack_says_whether_an_acknowledgement_waits(host: PartitionHost, text: str, waits: bool) -> None:
+    host.configure(flush_ack=text)
+    assert host.partition.acknowledges_after_sync is waits
 
 
 # Reading.
 
 
-def test_a_read_goes_on_over_segments(small: Play) -> None:
+def test_a_read_goes_on_over_segments(small: PartitionHost) -> None:
     for number in range(5):
         small.append(b"%d" % number)
     assert small.partition.log.segments.bases == [0, 2, 4]
@@ -295,7 +299,7 @@ def test_a_read_goes_on_over_segments(small: Play) -> None:
     assert small.read(5, 10_000) == []
 
 
-def test_a_read_ends_where_the_bytes_do(small: Play) -> None:
+def test_a_read_ends_where_the_bytes_do(small: PartitionHost) -> None:
     for number in range(5):
         small.append(b"%d" % number)
     size = len(small.batch(b"v"))
@@ -306,24 +310,24 @@ def test_a_read_ends_where_the_bytes_do(small: Play) -> None:
     assert small.read(0, size + 1) == [[0]]
 
 
-def test_the_first_batch_comes_whole_if_it_must(play: Play) -> None:
-    play.append(b"a" * 1000)
-    assert play.read(0, 10) == [[0]]
-    assert play.read(0, 10, at_least_one_batch=False) == []
-    assert play.read(0, -1) == [[0]]
+def test_the_first_batch_comes_whole_if_it_must(host: PartitionHost) -> None:
+    host.append(b"a" * 1000)
+    assert host.read(0, 10) == [[0]]
+    assert host.read(0, 10, at_least_one_batch=False) == []
+    assert host.read(0, -1) == [[0]]
 
 
 def test_only_the_first_batch_of_all_comes_whole(make_batch: Callable[..., memoryview]) -> None:
-    play = Play(make_batch, LogLimits(segment_bytes=1000))
-    play.append(b"a" * 500)
-    play.append(b"b" * 500)
-    assert play.partition.log.segments.bases == [0, 1]
-    assert play.read(0, 700) == [[0]]
-    assert play.read(0, 100) == [[0]]
-    assert play.read(0, 2000) == [[0], [1]]
+    host = PartitionHost(make_batch, LogLimits(segment_bytes=1000))
+    host.append(b"a" * 500)
+    host.append(b"b" * 500)
+    assert host.partition.log.segments.bases == [0, 1]
+    assert host.read(0, 700) == [[0]]
+    assert host.read(0, 100) == [[0]]
+    assert host.read(0, 2000) == [[0], [1]]
 
 
-def test_a_read_may_end_before_the_log_does(small: Play) -> None:
+def test_a_read_may_end_before_the_log_does(small: PartitionHost) -> None:
     for number in range(5):
         small.append(b"%d" % number)
     for upper, expected in ((1, [[0]]), (2, [[0, 1]]), (3, [[0, 1], [2]]), (4, [[0, 1], [2, 3]])):
@@ -332,13 +336,13 @@ def test_a_read_may_end_before_the_log_does(small: Play) -> None:
 
 
 def test_there_is_an_end_to_the_segments_of_one_read(make_batch: Callable[..., memoryview]) -> None:
-    play = Play(make_batch, LogLimits(segment_bytes=len(make_batch(b"v"))))
+    host = PartitionHost(make_batch, LogLimits(segment_bytes=len(make_batch(b"v"))))
     for _ in range(RANGES_MAX + 5):
-        play.append(b"v")
-    assert play.read(0, 1 << 20) == [[offset] for offset in range(RANGES_MAX)]
+        host.append(b"v")
+    assert host.read(0, 1 << 20) == [[offset] for offset in range(RANGES_MAX)]
 
 
-def test_every_range_holds_its_file_until_it_is_released(small: Play) -> None:
+def test_every_range_holds_its_file_until_it_is_released(small: PartitionHost) -> None:
     for number in range(4):
         small.append(b"%d" % number)
     ranges = small.partition.read(0, 10_000, at_least_one_batch=True).ranges
@@ -350,58 +354,58 @@ def test_every_range_holds_its_file_until_it_is_released(small: Play) -> None:
         ranges[0].file.read_at(0, 1)
 
 
-def test_offsets_outside_the_log_are_refused(play: Play) -> None:
-    play.append(b"a")
+def test_offsets_outside_the_log_are_refused(host: PartitionHost) -> None:
+    host.append(b"a")
     for offset in (-1, 2):
         with pytest.raises(Refused) as refused:
-            play.read(offset, 1000)
+            host.read(offset, 1000)
         assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_that_an_offset_is_beyond_the_end_is_said_by_one_who_leads_for_certain(play: Play) -> None:
-    play.append(b"a")
-    play.partition.follow(view(ME, 4, 1, "12", "12"))
-    play.has_lease = False
+def test_that_an_offset_is_beyond_the_end_is_said_by_one_who_leads_for_certain(host: PartitionHost) -> None:
+    host.append(b"a")
+    host.partition.apply_metadata(view(ME, 4, 1, "12", "12"))
+    host.has_lease = False
     for offset, code in ((2, ErrorCode.NOT_LEADER_OR_FOLLOWER), (-1, ErrorCode.OFFSET_OUT_OF_RANGE)):
         with pytest.raises(Refused) as refused:
-            play.read(offset, 1000)
+            host.read(offset, 1000)
         assert refused.value.code is code
-    play.has_lease = True
+    host.has_lease = True
     with pytest.raises(Refused) as refused:
-        play.read(2, 1000)
+        host.read(2, 1000)
     assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 # Epochs.
 
 
-def test_a_reader_must_know_the_leaders_epoch_or_not_ask(play: Play) -> None:
-    play.partition.check_leader_epoch(-1)
-    play.partition.check_leader_epoch(3)
+def test_a_reader_must_know_the_leaders_epoch_or_not_ask(host: PartitionHost) -> None:
+    host.partition.check_leader_epoch(-1)
+    host.partition.check_leader_epoch(3)
     for epoch, code in ((2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)):
         with pytest.raises(Refused) as refused:
-            play.partition.check_leader_epoch(epoch)
+            host.partition.check_leader_epoch(epoch)
         assert refused.value.code is code
 
 
-def test_the_ends_of_epochs(play: Play) -> None:
-    assert play.partition.end_of_epoch(3) == (3, 0), "the leader's own epoch, though nothing was written in it"
-    play.append(b"a", b"b")
-    play.partition.follow(view(ME, 5, 1))
+def test_the_ends_of_epochs(host: PartitionHost) -> None:
+    assert host.partition.end_of_epoch(3) == (3, 0), "the leader's own epoch, though nothing was written in it"
+    host.append(b"a", b"b")
+    host.partition.apply_metadata(view(ME, 5, 1))
     # A reader that knows epoch 4 but has no records from it must not be sent back to the first record.
-    assert play.partition.end_of_epoch(4) == (3, 2)
-    play.append(b"c")
-    assert play.partition.end_of_epoch(5) == (5, 3)
-    assert play.partition.end_of_epoch(4) == (3, 2)
-    assert play.partition.end_of_epoch(2) == (2, 0), "before all that is known"
-    assert play.partition.end_of_epoch(6) == (-1, -1)
+    assert host.partition.end_of_epoch(4) == (3, 2)
+    host.append(b"c")
+    assert host.partition.end_of_epoch(5) == (5, 3)
+    assert host.partition.end_of_epoch(4) == (3, 2)
+    assert host.partition.end_of_epoch(2) == (2, 0), "before all that is known"
+    assert host.partition.end_of_epoch(6) == (-1, -1)
 
 
-def test_that_an_epoch_is_unknown_is_said_by_one_who_leads_for_certain(play: Play) -> None:
-    play.append(b"a")
-    play.partition.follow(view(ME, 4, 1, "12", "12"))
+def test_that_an_epoch_is_unknown_is_said_by_one_who_leads_for_certain(host: PartitionHost) -> None:
+    host.append(b"a")
+    host.partition.apply_metadata(view(ME, 4, 1, "12", "12"))
     partitions = Partitions()
-    partitions.add(play.partition)
+    partitions.add(host.partition)
     kind = m.OffsetForLeaderEpochRequest
     wanted = [kind.OffsetForLeaderPartition(partition=0, leader_epoch=epoch) for epoch in (3, 5)]
     request = kind(topics=[kind.OffsetForLeaderTopic(topic="pond", partitions=wanted)])
@@ -412,17 +416,17 @@ def test_that_an_epoch_is_unknown_is_said_by_one_who_leads_for_certain(play: Pla
         return [(each.error_code, each.end_offset) for each in reply.topics[0].partitions]
 
     assert answered() == [(ErrorCode.NONE, 1), (ErrorCode.NONE, -1)]
-    play.has_lease = False
+    host.has_lease = False
     assert answered() == [(ErrorCode.NONE, 1), (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
 
 
 # The table.
 
 
-def test_partitions_are_found_by_name_and_by_id_however_they_are_written(play: Play) -> None:
+def test_partitions_are_found_by_name_and_by_id_however_they_are_written(host: PartitionHost) -> None:
     other_id = UUID(int=8)
     partitions = Partitions()
-    made = [play.partition, play.make("pond", 1), play.make("weir", 0, other_id)]
+    made = [host.partition, host.make("pond", 1), host.make("weir", 0, other_id)]
     for each in made:
         partitions.add(each)
     assert len(partitions) == 3
@@ -443,41 +447,41 @@ def test_partitions_are_found_by_name_and_by_id_however_they_are_written(play: P
         assert missing is None
 
 
-def test_a_discarded_partition_is_gone_everywhere_and_its_watchers_hear_of_it(play: Play) -> None:
+def test_a_discarded_partition_is_gone_everywhere_and_its_watchers_hear_of_it(host: PartitionHost) -> None:
     partitions = Partitions()
-    gone, kept = play.partition, play.make("pond", 1)
+    gone, kept = host.partition, host.make("pond", 1)
     partitions.add(gone)
     partitions.add(kept)
     watching = Watching(gone)
-    partitions.discard(gone)
+    partitions.remove(gone)
     assert (watching.woken, watching.dismissed) == (0, 1)
     assert partitions.get("pond", 0) is partitions.by_id(TOPIC_ID, 0) is None
     assert partitions.by_raw(b"pond\0\0\0\0", is_id=False) is None
     assert partitions.by_raw(TOPIC_ID.bytes + bytes(4), is_id=True) is None
     assert partitions.of_topic(TOPIC_ID) == list(partitions) == [kept]
-    partitions.discard(kept)
+    partitions.remove(kept)
     assert (partitions.of_topic(TOPIC_ID), len(partitions)) == ([], 0)
 
 
-def test_the_table_may_change_while_somebody_walks_over_it(play: Play) -> None:
+def test_the_table_may_change_during_iteration(host: PartitionHost) -> None:
     partitions = Partitions()
-    partitions.add(play.partition)
-    partitions.add(play.make("pond", 1))
+    partitions.add(host.partition)
+    partitions.add(host.make("pond", 1))
     for each in partitions:
-        partitions.discard(each)
+        partitions.remove(each)
     assert len(partitions) == 0
 
 
 # Permissions.
 
 
-def test_a_permission_dies_with_the_leadership_that_asked_for_it(play: Play) -> None:
+def test_a_permission_dies_with_the_leadership_that_asked_for_it(host: PartitionHost) -> None:
     """KAFKA-14884: the transaction may have ended under another leader; if written now, the batch would hang."""
-    partition = play.partition
+    partition = host.partition
     permission = permitted(partition.log.producers, 7, 0, 0, 0)
-    partition.follow(view(2, 4, 1, "12", "12"))
-    partition.follow(view(ME, 5, 2, "12", "1"))
-    records = play.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    partition.apply_metadata(view(2, 4, 1, "12", "12"))
+    partition.apply_metadata(view(ME, 5, 2, "12", "1"))
+    records = host.batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     with pytest.raises(Refused) as refused:
         partition.append(records, zstd=True, verification=permission)
     assert refused.value.code.name == "NOT_LEADER_OR_FOLLOWER", "so that the producer tries again"

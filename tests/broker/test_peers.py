@@ -17,7 +17,7 @@ from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
 
 
-class Desk:
+class TwoNodes:
     """Two standalone nodes, and a caller."""
 
     def __init__(self) -> None:
@@ -36,36 +36,36 @@ class Desk:
 
 
 def test_each_node_is_asked_over_its_own_connection() -> None:
-    desk = Desk()
+    nodes = TwoNodes()
     for node_id in (1, 2, 1):
-        assert isinstance(desk.ask(node_id), m.ApiVersionsResponse)
-    assert [len(node.broker.connections) for node in desk.nodes] == [1, 1]
+        assert isinstance(nodes.ask(node_id), m.ApiVersionsResponse)
+    assert [len(node.broker.connections) for node in nodes.nodes] == [1, 1]
 
 
-def test_a_node_that_nobody_knows_is_lost_at_once() -> None:
-    lost = Desk().ask(7)
+def test_a_request_to_an_unknown_node_fails_at_once() -> None:
+    lost = TwoNodes().ask(7)
     assert isinstance(lost, RequestLost)
     assert not lost.is_cut
 
 
 def test_a_node_that_moved_is_asked_where_it_is_now() -> None:
-    desk = Desk()
-    desk.ask(1)
-    desk.addresses[1] = ("b", 9092)
-    assert isinstance(desk.ask(1), m.ApiVersionsResponse)
-    assert [len(node.broker.connections) for node in desk.nodes] == [0, 1]
+    nodes = TwoNodes()
+    nodes.ask(1)
+    nodes.addresses[1] = ("b", 9092)
+    assert isinstance(nodes.ask(1), m.ApiVersionsResponse)
+    assert [len(node.broker.connections) for node in nodes.nodes] == [0, 1]
 
 
 def test_a_killed_node_is_told_from_a_silent_one() -> None:
-    desk = Desk()
-    desk.nodes[0].kill()
-    desk.sim.pause("b")
-    assert desk.ask(1).is_cut
-    assert not desk.ask(2).is_cut
+    nodes = TwoNodes()
+    nodes.nodes[0].kill()
+    nodes.sim.pause("b")
+    assert nodes.ask(1).is_cut
+    assert not nodes.ask(2).is_cut
 
 
-def test_what_the_operator_wrote_goes_before_what_a_node_says(make_desk: Any) -> None:
-    image: Image = make_desk().broker.image
+def test_what_the_operator_wrote_goes_before_what_a_node_says(make_server: Any) -> None:
+    image: Image = make_server().broker.image
     alone = NodeAddresses(node_settings({}), image)
     assert alone(1) == ("node", 9092)
     assert alone(2) is None
@@ -97,7 +97,7 @@ def test_a_node_is_reached_by_its_listener_of_the_same_name_as_ours() -> None:
     assert NodeAddresses(by_safe, registered(clear, BrokerEndpoint("TLS", "two", 7, SSL)))(2) == ("two", 7)
     assert NodeAddresses(by_safe, registered(clear))(2) is None
     told = NodeAddresses(by_safe, registered(clear, safe)).by_listener("PLAINTEXT")
-    assert told(2) == ("two", 1), "who asks in the clear is told where to go on in the clear"
+    assert told(2) == ("two", 1), "plaintext clients get plaintext addresses"
 
 
 def test_of_a_leader_that_tells_where_it_is_the_listener_of_our_name_counts() -> None:

@@ -28,7 +28,7 @@ def fake_broker(node_id: int) -> Broker:
     return Broker(node_id, UUID(int=node_id), 1, (), None, fenced=False)  # type: ignore[arg-type]
 
 
-class Play:
+class PermissionNode:
     """Ids that begin with `b` are coordinated by node 2, others by node 3."""
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class Play:
         return later
 
     def want(self, name: str, index: int, producer: Producer = FIRST, *, implicit: bool = True) -> None:
-        asked = self.permissions.ask(name, producer, TopicPartition("pond", index), implicit=implicit)
+        response = self.permissions.ask(name, producer, TopicPartition("pond", index), implicit=implicit)
         said = f"{name} {index}"
-        asked.then(
+        response.then(
             lambda code: self.heard.append(f"{said}: {code.name}"),
             lambda failure: self.heard.append(f"{said}: refused {failure.code.name}"),  # type: ignore[attr-defined]
         )
@@ -101,80 +101,80 @@ class Play:
 
 
 @pytest.fixture
-def play() -> Play:
-    return Play()
+def host() -> PermissionNode:
+    return PermissionNode()
 
 
-def test_one_request_for_each_coordinator_and_turn(play: Play) -> None:
+def test_one_request_for_each_coordinator_and_turn(host: PermissionNode) -> None:
     for name, index, producer in (("b1", 0, FIRST), ("b1", 1, FIRST), ("b2", 0, SECOND), ("c", 5, SECOND)):
-        play.want(name, index, producer)
-    assert play.turn() == ["2: b1 add [0, 1], b2 add [0]", "3: c add [5]"]
-    assert play.answer() == ["b1 0: NONE", "b1 1: NONE", "b2 0: NONE", "c 5: NONE"]
-    play.want("b1", 2)
-    assert play.turn() == ["2: b1 add [2]"]
+        host.want(name, index, producer)
+    assert host.turn() == ["2: b1 add [0, 1], b2 add [0]", "3: c add [5]"]
+    assert host.answer() == ["b1 0: NONE", "b1 1: NONE", "b2 0: NONE", "c 5: NONE"]
+    host.want("b1", 2)
+    assert host.turn() == ["2: b1 add [2]"]
 
 
-def test_an_id_stands_once_in_a_request_and_each_producer_gets_its_own_answer(play: Play) -> None:
-    play.want("b", 0)
-    play.want("b", 0, Producer(7, 1))
-    play.want("b", 1, implicit=False)
-    assert play.turn() == ["2: b add [0]", "2: b add [0]", "2: b verify [1]"]
-    assert play.answer() == ["b 0: NONE", "b 0: NONE", "b 1: NONE"]
+def test_an_id_stands_once_in_a_request_and_each_producer_gets_its_own_answer(host: PermissionNode) -> None:
+    host.want("b", 0)
+    host.want("b", 0, Producer(7, 1))
+    host.want("b", 1, implicit=False)
+    assert host.turn() == ["2: b add [0]", "2: b add [0]", "2: b verify [1]"]
+    assert host.answer() == ["b 0: NONE", "b 0: NONE", "b 1: NONE"]
 
 
-def test_two_who_want_the_same_hear_the_same(play: Play) -> None:
-    play.want("b", 0)
-    play.want("b", 0)
-    assert play.turn() == ["2: b add [0]"]
-    assert play.answer(ErrorCode.INVALID_PRODUCER_EPOCH) == ["b 0: INVALID_PRODUCER_EPOCH"] * 2
+def test_two_who_want_the_same_hear_the_same(host: PermissionNode) -> None:
+    host.want("b", 0)
+    host.want("b", 0)
+    assert host.turn() == ["2: b add [0]"]
+    assert host.answer(ErrorCode.INVALID_PRODUCER_EPOCH) == ["b 0: INVALID_PRODUCER_EPOCH"] * 2
 
 
-def test_the_end_of_the_last_transaction_is_waited_for_and_not_for_long(play: Play) -> None:
-    play.want("b", 0)
-    play.turn()
-    assert play.answer(ErrorCode.CONCURRENT_TRANSACTIONS) == []
-    play.sim.run_for(AGAIN_MS)
-    assert play.turn() == ["2: b add [0]"]
-    assert play.answer() == ["b 0: NONE"]
-    play.want("b", 1)
-    heard: list[str] = []
+def test_the_end_of_the_last_transaction_is_waited_for_and_not_for_long(host: PermissionNode) -> None:
+    host.want("b", 0)
+    host.turn()
+    assert host.answer(ErrorCode.CONCURRENT_TRANSACTIONS) == []
+    host.sim.run_for(AGAIN_MS)
+    assert host.turn() == ["2: b add [0]"]
+    assert host.answer() == ["b 0: NONE"]
+    host.want("b", 1)
+    replies: list[str] = []
     for _ in range(AGAIN_MS_MAX // AGAIN_MS + 1):
-        play.turn()
-        heard += play.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
-        play.sim.run_for(AGAIN_MS)
-    assert heard == ["b 1: CONCURRENT_TRANSACTIONS"]
-    assert play.turn() == []
+        host.turn()
+        replies += host.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+        host.sim.run_for(AGAIN_MS)
+    assert replies == ["b 1: CONCURRENT_TRANSACTIONS"]
+    assert host.turn() == []
 
 
-def test_a_coordinator_that_moves_meanwhile_is_asked_where_it_is(play: Play) -> None:
-    play.want("b", 0)
-    play.turn()
-    play.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
-    play.image.replay(PartitionChangeRecord(0, STATE, leader=C))
-    play.sim.run_for(AGAIN_MS)
-    assert play.turn() == ["3: b add [0]"]
+def test_a_coordinator_that_moves_meanwhile_is_asked_where_it_is(host: PermissionNode) -> None:
+    host.want("b", 0)
+    host.turn()
+    host.answer(ErrorCode.CONCURRENT_TRANSACTIONS)
+    host.image.replay(PartitionChangeRecord(0, STATE, leader=C))
+    host.sim.run_for(AGAIN_MS)
+    assert host.turn() == ["3: b add [0]"]
 
 
-def test_silence_and_half_an_answer_are_refusals(play: Play) -> None:
-    play.want("b", 0)
-    play.turn()
-    play.asked.pop()[2].fail(RequestLost("cut"))
-    play.want("b", 1)
-    play.turn()
-    play.asked.pop()[2].finish(m.AddPartitionsToTxnResponse(results_by_transaction=[]))
-    assert play.answer() == ["b 0: refused COORDINATOR_NOT_AVAILABLE", "b 1: refused COORDINATOR_NOT_AVAILABLE"]
+def test_silence_and_half_an_answer_are_refusals(host: PermissionNode) -> None:
+    host.want("b", 0)
+    host.turn()
+    host.asked.pop()[2].fail(RequestLost("cut"))
+    host.want("b", 1)
+    host.turn()
+    host.asked.pop()[2].finish(m.AddPartitionsToTxnResponse(results_by_transaction=[]))
+    assert host.answer() == ["b 0: refused COORDINATOR_NOT_AVAILABLE", "b 1: refused COORDINATOR_NOT_AVAILABLE"]
 
 
-def test_without_a_coordinator_nobody_is_asked(play: Play) -> None:
-    play.image.replay(PartitionChangeRecord(0, STATE, leader=-1))
-    play.want("b", 0)
-    assert play.turn() == []
-    assert play.answer() == ["b 0: refused COORDINATOR_NOT_AVAILABLE"]
+def test_without_a_coordinator_no_request_is_sent(host: PermissionNode) -> None:
+    host.image.replay(PartitionChangeRecord(0, STATE, leader=-1))
+    host.want("b", 0)
+    assert host.turn() == []
+    assert host.answer() == ["b 0: refused COORDINATOR_NOT_AVAILABLE"]
 
 
 def test_a_bug_is_raised() -> None:
-    play = Play()
-    play.want("b", 0)
-    play.turn()
+    host = PermissionNode()
+    host.want("b", 0)
+    host.turn()
     with pytest.raises(ZeroDivisionError):
-        play.asked.pop()[2].fail(ZeroDivisionError())
+        host.asked.pop()[2].fail(ZeroDivisionError())

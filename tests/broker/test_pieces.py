@@ -151,12 +151,12 @@ def taken(steps: Any) -> tuple[int, Any]:
 
 def _structs(value: Any) -> int:
     """Structures in lists."""
-    found = 0
+    result = 0
     for name in value._names:
         inner = getattr(value, name)
         if isinstance(inner, list) and inner and hasattr(inner[0], "_names"):
-            found += len(inner) + sum(map(_structs, inner))
-    return found
+            result += len(inner) + sum(map(_structs, inner))
+    return result
 
 
 def test_long_names_make_smaller_pieces() -> None:

@@ -27,19 +27,21 @@ SLOW_MS = 100_000
 """How long a worker takes when the test wants nothing to be synced."""
 
 
-class Play:
+class ProduceBroker:
     """A broker with a topic, a producer connected to it, and the path that its requests take."""
 
-    def __init__(self, make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], **configs: str) -> None:
-        self.desk = make_desk()
-        self.partition = self.desk.create("pond", 2, **configs)
-        self.producer = self.desk.connect()
+    def __init__(
+        self, make_server: Callable[..., Any], make_batch: Callable[..., memoryview], **configs: str
+    ) -> None:
+        self.server = make_server()
+        self.partition = self.server.create("pond", 2, **configs)
+        self.producer = self.server.connect()
         self.batch = make_batch
         self.generals = 0
         self._count_generals()
 
     def _count_generals(self) -> None:
-        entry = self.desk.broker.dispatcher._entries[0]
+        entry = self.server.broker.dispatcher._entries[0]
         handle = entry.api.handle
 
         def counting(*args: Any) -> Any:
@@ -48,8 +50,8 @@ class Play:
 
         self._replace(entry, handle=counting)
 
-    def without_short_path(self) -> Play:
-        self._replace(self.desk.broker.dispatcher._entries[0], short=None)
+    def without_short_path(self) -> ProduceBroker:
+        self._replace(self.server.broker.dispatcher._entries[0], short=None)
         return self
 
     @staticmethod
@@ -66,7 +68,7 @@ class Play:
         topic: str = "pond",
         **fields: Any,
     ) -> m.ProduceRequest:
-        found = self.desk.broker.image.topics.get(topic)
+        found = self.server.broker.image.topics.get(topic)
         return m.ProduceRequest(
             acks=acks,
             **{"timeout_ms": 5_000, **fields},
@@ -96,17 +98,17 @@ class Play:
     def begin_log(self, index: int) -> None:
         """The first batch of a log never takes the short path: its leader epoch has not begun."""
         self.send(9, (index, self.batch(b"first")))
-        self.desk.run(100)
+        self.server.run(100)
         assert self.answers() == [(0, 0)]
 
     def slow_disk(self) -> None:
-        self.desk.node.workers_delay_ms = SLOW_MS
-        self.desk.broker.workers._random = SimpleNamespace(randint=lambda _, longest: longest)
+        self.server.node.workers_delay_ms = SLOW_MS
+        self.server.broker.workers._random = SimpleNamespace(randint=lambda _, longest: longest)
 
 
 @pytest.fixture
-def play(make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -> Play:
-    return Play(make_desk, make_batch)
+def host(make_server: Callable[..., Any], make_batch: Callable[..., memoryview]) -> ProduceBroker:
+    return ProduceBroker(make_server, make_batch)
 
 
 # Two paths, one response.
@@ -114,105 +116,105 @@ def play(make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -
 
 @pytest.mark.parametrize("configs", [{}, {"flush_ack": "never"}])
 def test_the_short_path_answers_byte_for_byte_as_the_general_one(
-    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], configs: dict[str, str]
+    make_server: Callable[..., Any], make_batch: Callable[..., memoryview], configs: dict[str, str]
 ) -> None:
-    short = Play(make_desk, make_batch, **configs)
-    general = Play(make_desk, make_batch, **configs).without_short_path()
-    heard = []
+    short = ProduceBroker(make_server, make_batch, **configs)
+    general = ProduceBroker(make_server, make_batch, **configs).without_short_path()
+    replies = []
     for each in (short, general):
         each.begin_log(1)
         for version in VERSIONS:
             for acks in (1, -1):
                 each.send(version, (1, make_batch(b"a", b"b")), acks=acks)
-        each.desk.run(200)
-        heard.append(each.producer.link.frames())
-    assert heard[0] == heard[1]
-    assert len(heard[0]) == 2 * len(VERSIONS)
+        each.server.run(200)
+        replies.append(each.producer.link.frames())
+    assert replies[0] == replies[1]
+    assert len(replies[0]) == 2 * len(VERSIONS)
     assert (short.generals, general.generals) == (1, 1 + 2 * len(VERSIONS))
 
 
 @pytest.mark.parametrize("fault", ["sync fails", "time runs out"])
 def test_both_paths_report_a_failed_commit_in_the_same_bytes(
-    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview], fault: str
+    make_server: Callable[..., Any], make_batch: Callable[..., memoryview], fault: str
 ) -> None:
-    heard = []
+    replies = []
     for path in ("short", "general"):
         frames = []
         for version in VERSIONS:
-            play = Play(make_desk, make_batch)
+            host = ProduceBroker(make_server, make_batch)
             if path == "general":
-                play.without_short_path()
-            play.begin_log(0)
+                host.without_short_path()
+            host.begin_log(0)
             if fault == "sync fails":
-                play.desk.disk.fail_syncs("/pond-0/")
+                host.server.disk.fail_syncs("/pond-0/")
             else:
-                play.slow_disk()
-            play.send(version, (0, make_batch(b"a")), timeout_ms=300)
-            play.desk.run(301)
-            frames += play.producer.link.frames()
-            assert play.generals == (2 if path == "general" else 1)
-        heard.append(frames)
-    assert len(heard[0]) == len(VERSIONS)
-    assert heard[0] == heard[1]
+                host.slow_disk()
+            host.send(version, (0, make_batch(b"a")), timeout_ms=300)
+            host.server.run(301)
+            frames += host.producer.link.frames()
+            assert host.generals == (2 if path == "general" else 1)
+        replies.append(frames)
+    assert len(replies[0]) == len(VERSIONS)
+    assert replies[0] == replies[1]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_what_the_short_path_does_not_take_is_left_to_the_general_one(play: Play, version: int) -> None:
-    play.send(version, (0, play.batch(b"a")), (1, play.batch(b"b")), acks=1)
-    play.send(version, (7, play.batch(b"a")), acks=1)
-    play.send(version, (0, play.batch(b"a")), acks=0)
-    play.send(version, (0, None), acks=1)
-    assert play.generals == 4
+def test_what_the_short_path_does_not_take_is_left_to_the_general_one(host: ProduceBroker, version: int) -> None:
+    host.send(version, (0, host.batch(b"a")), (1, host.batch(b"b")), acks=1)
+    host.send(version, (7, host.batch(b"a")), acks=1)
+    host.send(version, (0, host.batch(b"a")), acks=0)
+    host.send(version, (0, None), acks=1)
+    assert host.generals == 4
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert play.answers() == [(0, 0), (0, 0), (unknown, -1), (ErrorCode.INVALID_RECORD, -1)]
+    assert host.answers() == [(0, 0), (0, 0), (unknown, -1), (ErrorCode.INVALID_RECORD, -1)]
 
 
-def test_the_general_path_reports_what_the_short_one_does_not_append(play: Play) -> None:
-    records = play.batch(b"a")
+def test_the_general_path_reports_what_the_short_one_does_not_append(host: ProduceBroker) -> None:
+    records = host.batch(b"a")
     records[-1] ^= 1
-    play.send(9, (0, records), acks=1)
-    (reply,) = play.producer.replies()
+    host.send(9, (0, records), acks=1)
+    (reply,) = host.producer.replies()
     (answer,) = reply.responses[0].partition_responses
     assert answer.error_code == ErrorCode.CORRUPT_MESSAGE
     assert "CRC" in answer.error_message
-    assert play.partition.log.end_offset == 0
+    assert host.partition.log.end_offset == 0
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_one_request_has_one_batch_for_each_partition(play: Play, version: int) -> None:
-    known = {"producer_id": 5, "producer_epoch": 0}
-    play.send(version, (0, play.batch(b"a", base_sequence=0, **known)), acks=1)
-    both = bytes(play.batch(b"a", base_sequence=0, **known)) + bytes(play.batch(b"b", base_sequence=1, **known))
-    play.send(version, (0, memoryview(bytearray(both))), acks=1)
-    play.send(version, (0, play.batch(b"b", base_sequence=1, **known)), acks=1)
-    assert play.answers() == [(0, 0), (ErrorCode.INVALID_RECORD, -1), (0, 1)]
+def test_one_request_has_one_batch_for_each_partition(host: ProduceBroker, version: int) -> None:
+    identity = {"producer_id": 5, "producer_epoch": 0}
+    host.send(version, (0, host.batch(b"a", base_sequence=0, **identity)), acks=1)
+    both = bytes(host.batch(b"a", base_sequence=0, **identity)) + bytes(host.batch(b"b", base_sequence=1, **identity))
+    host.send(version, (0, memoryview(bytearray(both))), acks=1)
+    host.send(version, (0, host.batch(b"b", base_sequence=1, **identity)), acks=1)
+    assert host.answers() == [(0, 0), (ErrorCode.INVALID_RECORD, -1), (0, 1)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_partition_is_named_once_in_a_request(play: Play, version: int) -> None:
-    play.send(version, (0, play.batch(b"a")), (1, play.batch(b"b")), (0, play.batch(b"c")), acks=1)
-    assert play.answers() == [(ErrorCode.INVALID_REQUEST, -1), (0, 0), (ErrorCode.INVALID_REQUEST, -1)]
-    assert play.partition.log.end_offset == 0
+def test_a_partition_is_named_once_in_a_request(host: ProduceBroker, version: int) -> None:
+    host.send(version, (0, host.batch(b"a")), (1, host.batch(b"b")), (0, host.batch(b"c")), acks=1)
+    assert host.answers() == [(ErrorCode.INVALID_REQUEST, -1), (0, 0), (ErrorCode.INVALID_REQUEST, -1)]
+    assert host.partition.log.end_offset == 0
 
 
 def test_a_refusal_names_the_records_that_are_its_cause(
-    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]
+    make_server: Callable[..., Any], make_batch: Callable[..., memoryview]
 ) -> None:
-    play = Play(make_desk, make_batch, cleanup_policy="compact", message_timestamp_before_max_ms="5000")
+    host = ProduceBroker(make_server, make_batch, cleanup_policy="compact", message_timestamp_before_max_ms="5000")
 
     def errors(
         *records: tuple[int, bytes | None], version: int = 8, **fields: Any
     ) -> tuple[int, list[tuple[int, str]]]:
         stamped = [Record(at, WALL_START_MS + lag, key, b"v") for at, (lag, key) in enumerate(records)]
-        play.send(version, (0, memoryview(bytearray(encode_batch(stamped, **fields)))), acks=1)
-        (reply,) = play.producer.replies()
+        host.send(version, (0, memoryview(bytearray(encode_batch(stamped, **fields)))), acks=1)
+        (reply,) = host.producer.replies()
         (answer,) = reply.responses[0].partition_responses
         assert bool(answer.error_message) is (version >= 8)
         return answer.error_code, [
             (each.batch_index, each.batch_index_error_message) for each in answer.record_errors
         ]
 
-    no_key = "a compacted topic takes no record without a key"
+    no_key = "records of a compacted topic need a key"
     keys = [(0, b"k"), (0, None), (0, b"k"), (0, None)]
     assert errors(*keys) == (ErrorCode.INVALID_RECORD, [(1, no_key), (3, no_key)])
     assert errors(*keys, codec=2) == (ErrorCode.INVALID_RECORD, [(1, no_key), (3, no_key)])
@@ -222,161 +224,165 @@ def test_a_refusal_names_the_records_that_are_its_cause(
     assert str(WALL_START_MS + 10**8) in late[0][1]
     code, early = errors((-6000, b"k"), (0, b"k"), (-7000, b"k"))
     assert (code, [at for at, _ in early]) == (ErrorCode.INVALID_TIMESTAMP, [0, 2])
-    assert play.partition.log.end_offset == 0
+    assert host.partition.log.end_offset == 0
 
 
-def test_zstd_needs_version_seven(play: Play) -> None:
+def test_zstd_needs_version_seven(host: ProduceBroker) -> None:
     for version in (6, 7):
-        play.send(version, (0, play.batch(b"a" * 100, codec=4)), acks=1)
-    assert play.answers() == [(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1), (0, 0)]
+        host.send(version, (0, host.batch(b"a" * 100, codec=4)), acks=1)
+    assert host.answers() == [(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, -1), (0, 0)]
 
 
 # What an acknowledgement waits for.
 
 
-def test_acks_zero_is_not_answered_and_acks_one_does_not_wait(play: Play) -> None:
-    play.send(9, (0, play.batch(b"a")), acks=0)
-    play.send(9, (0, play.batch(b"b")), acks=1)
-    assert play.answers() == [(0, 1)]
-    play.desk.run(1000)
-    assert play.partition.log.synced_offset == 0
+def test_acks_zero_is_not_answered_and_acks_one_does_not_wait(host: ProduceBroker) -> None:
+    host.send(9, (0, host.batch(b"a")), acks=0)
+    host.send(9, (0, host.batch(b"b")), acks=1)
+    assert host.answers() == [(0, 1)]
+    host.server.run(1000)
+    assert host.partition.log.synced_offset == 0
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-def test_acks_all_waits_for_the_sync(play: Play, is_short: bool) -> None:
-    play.begin_log(0)
+def test_acks_all_waits_for_the_sync(host: ProduceBroker, is_short: bool) -> None:
+    host.begin_log(0)
     if not is_short:
-        play.without_short_path()
-    play.send(9, (0, play.batch(b"a")))
-    assert play.answers() == []
-    play.desk.sim.run_until(lambda: play.partition.log.synced_offset == 2, within_ms=100)
-    assert play.answers() == [(0, 1)]
+        host.without_short_path()
+    host.send(9, (0, host.batch(b"a")))
+    assert host.answers() == []
+    host.server.sim.run_until(lambda: host.partition.log.synced_offset == 2, within_ms=100)
+    assert host.answers() == [(0, 1)]
 
 
-def test_one_sync_acknowledges_many(play: Play) -> None:
-    producers = [play.desk.connect() for _ in range(20)]
-    before = play.desk.syncs("pond-0")
+def test_one_sync_acknowledges_many(host: ProduceBroker) -> None:
+    producers = [host.server.connect() for _ in range(20)]
+    before = host.server.syncs("pond-0")
     for producer in producers:
-        producer.send(play.request(9, (0, play.batch(b"a"))), 9)
-    play.desk.run(200)
+        producer.send(host.request(9, (0, host.batch(b"a"))), 9)
+    host.server.run(200)
     assert all(len(producer.replies()) == 1 for producer in producers)
-    assert play.desk.syncs("pond-0") - before <= 4
+    assert host.server.syncs("pond-0") - before <= 4
 
 
-def test_flush_ack_never_does_not_wait(make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -> None:
-    play = Play(make_desk, make_batch, flush_ack="never")
-    play.send(9, (0, make_batch(b"a")))
-    assert play.answers() == [(0, 0)]
+def test_flush_ack_never_does_not_wait(
+    make_server: Callable[..., Any], make_batch: Callable[..., memoryview]
+) -> None:
+    host = ProduceBroker(make_server, make_batch, flush_ack="never")
+    host.send(9, (0, make_batch(b"a")))
+    assert host.answers() == [(0, 0)]
 
 
-def test_a_duplicate_is_acknowledged_once_its_first_copy_is_safe(play: Play) -> None:
+def test_a_duplicate_is_acknowledged_once_its_first_copy_is_safe(host: ProduceBroker) -> None:
     fields = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
-    play.send(9, (0, play.batch(b"a", **fields)), acks=1)
-    play.send(9, (0, play.batch(b"a", **fields)))
-    assert play.answers() == [(0, 0)]
-    play.desk.run(100)
-    assert play.answers() == [(0, 0)]
-    assert (play.partition.log.end_offset, play.partition.log.synced_offset) == (1, 1)
+    host.send(9, (0, host.batch(b"a", **fields)), acks=1)
+    host.send(9, (0, host.batch(b"a", **fields)))
+    assert host.answers() == [(0, 0)]
+    host.server.run(100)
+    assert host.answers() == [(0, 0)]
+    assert (host.partition.log.end_offset, host.partition.log.synced_offset) == (1, 1)
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-def test_a_slow_sync_times_out_with_an_unknown_outcome(play: Play, is_short: bool) -> None:
-    play.begin_log(0)
+def test_a_slow_sync_times_out_with_an_unknown_outcome(host: ProduceBroker, is_short: bool) -> None:
+    host.begin_log(0)
     if not is_short:
-        play.without_short_path()
-    play.slow_disk()
-    play.send(9, (0, play.batch(b"a")), timeout_ms=300)
-    play.desk.run(299)
-    assert play.answers() == []
-    play.desk.run(1)
-    assert play.answers() == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
-    play.desk.run(3 * SLOW_MS)
-    assert play.partition.log.synced_offset == 2
-    assert play.answers() == [], "it is answered once"
+        host.without_short_path()
+    host.slow_disk()
+    host.send(9, (0, host.batch(b"a")), timeout_ms=300)
+    host.server.run(299)
+    assert host.answers() == []
+    host.server.run(1)
+    assert host.answers() == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+    host.server.run(3 * SLOW_MS)
+    assert host.partition.log.synced_offset == 2
+    assert host.answers() == [], "it is answered once"
 
 
-def test_no_producer_may_wait_for_ever(make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]) -> None:
-    play = Play(lambda: make_desk({"produce.wait.max.ms": "1000"}), make_batch)
-    play.slow_disk()
-    play.send(9, (0, make_batch(b"a")), timeout_ms=(1 << 31) - 1)
-    play.desk.run(1000)
-    assert play.answers() == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+def test_no_producer_may_wait_for_ever(
+    make_server: Callable[..., Any], make_batch: Callable[..., memoryview]
+) -> None:
+    host = ProduceBroker(lambda: make_server({"produce.wait.max.ms": "1000"}), make_batch)
+    host.slow_disk()
+    host.send(9, (0, make_batch(b"a")), timeout_ms=(1 << 31) - 1)
+    host.server.run(1000)
+    assert host.answers() == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
 
 
 @pytest.mark.parametrize("is_short", [True, False])
-def test_a_failed_sync_is_never_an_acknowledgement(play: Play, is_short: bool) -> None:
-    play.begin_log(0)
+def test_a_failed_sync_is_never_an_acknowledgement(host: ProduceBroker, is_short: bool) -> None:
+    host.begin_log(0)
     if not is_short:
-        play.without_short_path()
-    play.desk.disk.fail_syncs("/pond-0/")
-    play.send(9, (0, play.batch(b"a")))
-    play.send(9, (0, play.batch(b"b")))
-    play.send(9, (1, play.batch(b"c")))
-    play.desk.run(200)
+        host.without_short_path()
+    host.server.disk.fail_syncs("/pond-0/")
+    host.send(9, (0, host.batch(b"a")))
+    host.send(9, (0, host.batch(b"b")))
+    host.send(9, (1, host.batch(b"c")))
+    host.server.run(200)
     broken = (ErrorCode.KAFKA_STORAGE_ERROR, -1)
-    assert play.answers() == [broken, broken, (0, 0)]
+    assert host.answers() == [broken, broken, (0, 0)]
     # The log stays closed even though the disk works again.
-    play.send(9, (0, play.batch(b"d")), acks=1)
-    assert play.answers() == [broken]
+    host.send(9, (0, host.batch(b"d")), acks=1)
+    assert host.answers() == [broken]
 
 
-def test_one_of_several_partitions_may_fail(play: Play) -> None:
-    play.desk.disk.fail_syncs("/pond-0/")
-    play.send(9, (0, play.batch(b"a")), (1, play.batch(b"b")), (7, play.batch(b"c")))
-    play.desk.run(200)
+def test_one_of_several_partitions_may_fail(host: ProduceBroker) -> None:
+    host.server.disk.fail_syncs("/pond-0/")
+    host.send(9, (0, host.batch(b"a")), (1, host.batch(b"b")), (7, host.batch(b"c")))
+    host.server.run(200)
     unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
-    assert play.answers() == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (0, 0), unknown]
+    assert host.answers() == [(ErrorCode.KAFKA_STORAGE_ERROR, -1), (0, 0), unknown]
 
 
-def test_replies_keep_their_order_though_later_ones_are_ready(play: Play) -> None:
-    play.send(9, (0, play.batch(b"a")))
-    play.send(9, (0, play.batch(b"b")), acks=1)
-    assert play.answers() == []
-    play.desk.run(100)
-    assert play.answers() == [(0, 0), (0, 1)]
+def test_replies_keep_their_order_though_later_ones_are_ready(host: ProduceBroker) -> None:
+    host.send(9, (0, host.batch(b"a")))
+    host.send(9, (0, host.batch(b"b")), acks=1)
+    assert host.answers() == []
+    host.server.run(100)
+    assert host.answers() == [(0, 0), (0, 1)]
 
 
-def test_a_producer_that_goes_away_disturbs_nobody(play: Play) -> None:
-    play.send(9, (0, play.batch(b"a")))
-    play.producer.link.end()
-    play.desk.run(1000)
-    assert play.partition.log.synced_offset == 1
-    assert play.producer.link.frames() == []
+def test_a_closed_producer_affects_no_other(host: ProduceBroker) -> None:
+    host.send(9, (0, host.batch(b"a")))
+    host.producer.link.end()
+    host.server.run(1000)
+    assert host.partition.log.synced_offset == 1
+    assert host.producer.link.frames() == []
 
 
 # Time.
 
 
 def test_the_broker_stamps_records_where_the_topic_says_so(
-    make_desk: Callable[..., Any], make_batch: Callable[..., memoryview]
+    make_server: Callable[..., Any], make_batch: Callable[..., memoryview]
 ) -> None:
-    play = Play(make_desk, make_batch, message_timestamp_type="LogAppendTime")
-    now_ms = play.desk.broker.clock.wall_ms()
-    play.send(9, (0, make_batch(b"a", timestamp=5)), acks=1)
-    (reply,) = play.producer.replies()
+    host = ProduceBroker(make_server, make_batch, message_timestamp_type="LogAppendTime")
+    now_ms = host.server.broker.clock.wall_ms()
+    host.send(9, (0, make_batch(b"a", timestamp=5)), acks=1)
+    (reply,) = host.producer.replies()
     assert reply.responses[0].partition_responses[0].log_append_time_ms == now_ms
-    ((_, header),) = walk(play.partition.log.read_batches(0, 1000))
+    ((_, header),) = walk(host.partition.log.read_batches(0, 1000))
     assert header.is_append_time
     assert header.max_timestamp == now_ms
 
 
-def test_else_the_records_keep_their_own_time(play: Play) -> None:
-    play.send(9, (0, play.batch(b"a", timestamp=5)), acks=1)
-    (reply,) = play.producer.replies()
+def test_else_the_records_keep_their_own_time(host: ProduceBroker) -> None:
+    host.send(9, (0, host.batch(b"a", timestamp=5)), acks=1)
+    (reply,) = host.producer.replies()
     assert reply.responses[0].partition_responses[0].log_append_time_ms == -1
 
 
 # Transactions.
 
 
-def test_a_transaction_must_be_acknowledged(play: Play) -> None:
+def test_a_transaction_must_be_acknowledged(host: ProduceBroker) -> None:
     with pytest.raises(RemoteError, match="must be acknowledged"):
-        play.send(9, (0, play.batch(b"a")), acks=0, transactional_id="me")
-    assert play.partition.log.end_offset == 0
+        host.send(9, (0, host.batch(b"a")), acks=0, transactional_id="me")
+    assert host.partition.log.end_offset == 0
 
 
 def test_records_that_wait_for_the_coordinator_outlive_the_shared_buffer(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    host: ProduceBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One partition may be written at once, the other needs a permission: the buffer may hold another client's bytes
     by then.
@@ -390,17 +396,17 @@ def test_records_that_wait_for_the_coordinator_outlive_the_shared_buffer(
         return waits[-1]
 
     monkeypatch.setattr(general_path, "permission_for_batch", ask)
-    play.send(9, (0, play.batch(b"mine")), (1, play.batch(b"mine")), transactional_id="me", acks=1)
-    play.desk.connect().send(play.request(9, (0, play.batch(b"x" * 5000)), topic="lake"), 9)
+    host.send(9, (0, host.batch(b"mine")), (1, host.batch(b"mine")), transactional_id="me", acks=1)
+    host.server.connect().send(host.request(9, (0, host.batch(b"x" * 5000)), topic="lake"), 9)
     waits[1].finish(None)
-    assert play.answers() == [(0, 0), (0, 0)]
+    assert host.answers() == [(0, 0), (0, 0)]
     for index in (0, 1):
-        data = play.desk.broker.partitions.get("pond", index).log.read_batches(0, 1000)
+        data = host.server.broker.partitions.get("pond", index).log.read_batches(0, 1000)
         assert [record.value for record in decode_batch(data)] == [b"mine"]
 
 
 def test_a_partition_that_appears_while_the_coordinator_is_asked_takes_no_records(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    host: ProduceBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the coordinator nor the authorizer was asked about this partition."""
     wait: Later[Any] = Later()
@@ -411,28 +417,28 @@ def test_a_partition_that_appears_while_the_coordinator_is_asked_takes_no_record
 
     monkeypatch.setattr(general_path, "permission_for_batch", lambda *_: wait)
     monkeypatch.setattr(general_path, "_partition_or_absence", find_later)
-    play.send(9, (0, play.batch(b"a")), (1, play.batch(b"b")), transactional_id="me", acks=1)
+    host.send(9, (0, host.batch(b"a")), (1, host.batch(b"b")), transactional_id="me", acks=1)
     absent.clear()
     wait.finish(None)
-    assert play.answers() == [(0, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
-    assert play.desk.broker.partitions.get("pond", 1).log.end_offset == 0
+    assert host.answers() == [(0, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+    assert host.server.broker.partitions.get("pond", 1).log.end_offset == 0
 
 
 # What closes the connection, and ancient versions.
 
 
 @pytest.mark.parametrize("index", [0, 7])
-def test_a_refusal_with_acks_zero_ends_the_connection(play: Play, index: int) -> None:
-    records = play.batch(b"a")
+def test_a_refusal_with_acks_zero_ends_the_connection(host: ProduceBroker, index: int) -> None:
+    records = host.batch(b"a")
     records[-1] ^= 1
     with pytest.raises(RemoteError, match="acks=0"):
-        play.send(9, (index, records), acks=0)
+        host.send(9, (index, records), acks=0)
 
 
-def test_acks_that_mean_nothing_are_refused(play: Play) -> None:
-    play.send(9, (0, play.batch(b"a")), (1, play.batch(b"b")), acks=2)
-    assert play.answers() == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)] * 2
-    assert play.partition.log.end_offset == 0
+def test_acks_that_mean_nothing_are_refused(host: ProduceBroker) -> None:
+    host.send(9, (0, host.batch(b"a")), (1, host.batch(b"b")), acks=2)
+    assert host.answers() == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)] * 2
+    assert host.partition.log.end_offset == 0
 
 
 def old_body(*names: bytes, partitions: int = 2) -> bytes:
@@ -471,7 +477,7 @@ def test_old_requests_that_cannot_be_are_the_peers_fault(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_nobody_waits_for_an_answer_to_an_old_request_with_acks_zero(version: int) -> None:
+def test_old_requests_with_acks_zero_get_no_response(version: int) -> None:
     body = pack(">h", 0) + old_body(b"pond")[2:]
     with pytest.raises(RemoteError, match="acks=0"):
         k00_produce.refuse_old_format(ASKED, version, memoryview(body))

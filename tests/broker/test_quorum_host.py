@@ -110,7 +110,7 @@ def test_nothing_is_answered_without_a_majority(quorum: Quorum) -> None:
     quorum.sim.run_for(1_000)
     assert answers == []
     quorum.sim.run_for(3_000)
-    assert not leader.broker.controller.is_active, "it resigns when nobody comes"
+    assert not leader.broker.controller.is_active, "it resigns without followers"
     assert answers[0].code is ErrorCode.NOT_CONTROLLER
     for node in others:
         node.start()
@@ -252,7 +252,7 @@ def test_a_wiped_node_comes_back_as_a_new_voter_and_counts_again_once_it_has_cau
     quorum.write(within_ms=10_000)
 
 
-def test_a_wiped_node_and_another_elect_nobody(quorum: Quorum) -> None:
+def test_a_wiped_node_and_another_elect_no_leader(quorum: Quorum) -> None:
     """The wiped node may have had records that the other lacks: only the third one knows."""
     quorum.write()
     leader = quorum.leader()

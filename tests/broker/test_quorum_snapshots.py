@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.broker.test_controller import Play
+from tests.broker.test_controller import ControllerHost
 from tests.broker.test_quorum_host import Quorum
 
 from millpond.base.errors import MalformedMessage
@@ -27,114 +27,114 @@ def files(node: Any, folder: str) -> list[str]:
     return [name for name in node.disk.list(f"{folder}/{FOLDER}") if name.endswith(".checkpoint")]
 
 
-def fill(play: Play, count: int) -> list[str]:
+def fill(host: ControllerHost, count: int) -> list[str]:
     """Create topics and delete half of them, a moment apart."""
     for number in range(count):
-        play.create(f"topic-{number}")
+        host.create(f"topic-{number}")
         if number % 2:
-            play.delete(f"topic-{number}")
-        play.settle()
+            host.delete(f"topic-{number}")
+        host.settle()
     return [f"topic-{number}" for number in range(0, count, 2)]
 
 
 @pytest.fixture
-def play() -> Play:
-    return Play()
+def host() -> ControllerHost:
+    return ControllerHost()
 
 
-def test_the_log_is_cut_behind_snapshots_and_nothing_is_lost(play: Play) -> None:
-    play.start(OFTEN)
-    wanted = fill(play, 40)
-    log = play.controller.log
-    assert len(files(play.world, "data")) == KEPT
-    assert 0 < log.start_offset < play.controller.applied_offset
+def test_the_log_is_cut_behind_snapshots_and_nothing_is_lost(host: ControllerHost) -> None:
+    host.start(OFTEN)
+    wanted = fill(host, 40)
+    log = host.controller.log
+    assert len(files(host.world, "data")) == KEPT
+    assert 0 < log.start_offset < host.controller.applied_offset
     assert log.size_bytes < 3 * 1500 + 3000
-    before = play.controller.image.copy()
-    play.restart(OFTEN)
-    assert play.topics() == wanted
-    assert play.controller.image.configs == before.configs
-    assert play.controller.image.next_producer_id == before.next_producer_id
+    before = host.controller.image.copy()
+    host.restart(OFTEN)
+    assert host.topics() == wanted
+    assert host.controller.image.configs == before.configs
+    assert host.controller.image.next_producer_id == before.next_producer_id
 
 
-def test_time_alone_makes_a_snapshot_of_what_changed(play: Play) -> None:
-    play.start({"metadata.log.max.snapshot.interval.ms": "5000"})
-    fill(play, 1)
-    assert files(play.world, "data") == []
-    play.sim.run_for(5_000)
-    play.create("late")
-    play.settle()
-    assert len(files(play.world, "data")) == 1
+def test_time_alone_makes_a_snapshot_of_what_changed(host: ControllerHost) -> None:
+    host.start({"metadata.log.max.snapshot.interval.ms": "5000"})
+    fill(host, 1)
+    assert files(host.world, "data") == []
+    host.sim.run_for(5_000)
+    host.create("late")
+    host.settle()
+    assert len(files(host.world, "data")) == 1
 
 
-def test_a_damaged_snapshot_is_passed_over_while_the_log_has_what_it_had(play: Play) -> None:
-    play.start(OFTEN)
-    wanted = fill(play, 40)
-    play.store.close()
-    play.sim.kill("a")
-    older, newest = files(play.world, "data")
-    disk = play.sim.hosts["a"].disk
+def test_a_damaged_snapshot_is_passed_over_while_the_log_has_what_it_had(host: ControllerHost) -> None:
+    host.start(OFTEN)
+    wanted = fill(host, 40)
+    host.store.close()
+    host.sim.kill("a")
+    older, newest = files(host.world, "data")
+    disk = host.sim.hosts["a"].disk
     disk.replace(f"data/{FOLDER}/{newest}", disk.read(f"data/{FOLDER}/{newest}")[:-5])
-    play.start(OFTEN)
-    assert play.topics() == wanted
-    play.store.close()
-    play.sim.kill("a")
+    host.start(OFTEN)
+    assert host.topics() == wanted
+    host.store.close()
+    host.sim.kill("a")
     disk.replace(f"data/{FOLDER}/{older}", b"")
     disk.replace(f"data/{FOLDER}/{newest}", b"")
     with pytest.raises(CannotStart, match="cannot be read"):
-        play.start(OFTEN)
+        host.start(OFTEN)
 
 
-def test_a_log_whose_beginning_is_lost_is_not_taken_for_whole(play: Play) -> None:
-    play.start(OFTEN)
-    fill(play, 40)
-    play.store.close()
-    play.sim.kill("a")
-    for name in files(play.world, "data"):
-        play.sim.hosts["a"].disk.remove(f"data/{FOLDER}/{name}")
+def test_a_log_whose_beginning_is_lost_is_not_taken_for_whole(host: ControllerHost) -> None:
+    host.start(OFTEN)
+    fill(host, 40)
+    host.store.close()
+    host.sim.kill("a")
+    for name in files(host.world, "data"):
+        host.sim.hosts["a"].disk.remove(f"data/{FOLDER}/{name}")
     with pytest.raises(CannotStart, match="no snapshot ends there"):
-        play.start(OFTEN)
+        host.start(OFTEN)
 
 
-def test_a_log_that_cannot_be_read_for_a_moment_is_cut_back_by_the_next_try(play: Play) -> None:
-    play.start()
-    fill(play, 4)
+def test_a_log_that_cannot_be_read_for_a_moment_is_cut_back_by_the_next_try(host: ControllerHost) -> None:
+    host.start()
+    fill(host, 4)
     # Recent records are cached; after a restart they must be read from disk.
-    play.restart()
-    log = play.controller.host.log
+    host.restart()
+    log = host.controller.host.log
     before = log.log.end_offset
     log.truncate_to(4)
-    play.sim.hosts["a"].disk.fail_reads(FOLDER)
+    host.sim.hosts["a"].disk.fail_reads(FOLDER)
     ends: list[object] = []
     log.persist().then(ends.append, ends.append)
-    play.settle()
+    host.settle()
     assert isinstance(ends.pop(), OSError)
     assert log.log.end_offset == before
     log.persist().then(ends.append, ends.append)
-    play.settle()
+    host.settle()
     assert (ends, log.log.end_offset < before) == ([None], True)
 
 
-def test_a_cut_waits_for_workers_that_have_files_of_the_log_in_hand(play: Play) -> None:
-    play.start()
-    fill(play, 4)
-    log = play.controller.host.log
+def test_a_cut_waits_for_workers_that_have_files_of_the_log_in_hand(host: ControllerHost) -> None:
+    host.start()
+    fill(host, 4)
+    log = host.controller.host.log
     before = log.log.end_offset
     log.log.durability.away.others += 1
     log.truncate_to(4)
     ends: list[object] = []
     log.persist().then(ends.append, ends.append)
     # The longest time a disk may hang.
-    play.sim.run_for(20_000)
+    host.sim.run_for(20_000)
     assert (ends, log.log.end_offset) == ([], before)
     log.log.durability.away.others -= 1
-    assert play.sim.run_until(lambda: bool(ends))
+    assert host.sim.run_until(lambda: bool(ends))
     assert (ends, log.log.end_offset < before) == ([None], True)
 
 
-def test_a_snapshot_that_is_not_whole_is_noticed(play: Play) -> None:
-    play.start()
-    data = encode_snapshot(records_of(play.controller.image), 0)
-    assert image_of(data) == play.controller.image
+def test_a_snapshot_that_is_not_whole_is_noticed(host: ControllerHost) -> None:
+    host.start()
+    data = encode_snapshot(records_of(host.controller.image), 0)
+    assert image_of(data) == host.controller.image
     for cut in (len(data) - 1, len(data) - 80, 0):
         with pytest.raises(MalformedMessage):
             image_of(data[:cut])
@@ -143,24 +143,24 @@ def test_a_snapshot_that_is_not_whole_is_noticed(play: Play) -> None:
 def test_whatever_moment_the_power_goes_a_snapshot_loses_nothing() -> None:
     """Cut the power at each disk operation while snapshots are taken and the log before them is deleted."""
     for cut in range(1, 2000, 7):
-        play = Play(seed=cut)
-        play.start(OFTEN)
-        disk = play.world.disk
+        host = ControllerHost(seed=cut)
+        host.start(OFTEN)
+        disk = host.world.disk
         disk.crash_at_operation(disk.operations + cut)
         for number in range(40):
-            if play.sim.power_cuts:
+            if host.sim.power_cuts:
                 break
-            play.sim.clock.call_later(1, partial(play.create, f"topic-{number}"))
-            play.sim.run_for(50)
-        answered = [line.split()[1][:-1] for line in play.heard if line.endswith(": NONE")]
-        if not play.sim.power_cuts:
-            assert len(files(play.world, "data")) == KEPT
+            host.sim.clock.call_later(1, partial(host.create, f"topic-{number}"))
+            host.sim.run_for(50)
+        answered = [line.split()[1][:-1] for line in host.heard if line.endswith(": NONE")]
+        if not host.sim.power_cuts:
+            assert len(files(host.world, "data")) == KEPT
             return
-        play.start(OFTEN, after_crash=True)
-        assert set(answered) <= set(play.topics()), f"seed and cut {cut}"
-        fill(play, 1)
-        play.store.close()
-        play.sim.kill("a")
+        host.start(OFTEN, after_crash=True)
+        assert set(answered) <= set(host.topics()), f"seed and cut {cut}"
+        fill(host, 1)
+        host.store.close()
+        host.sim.kill("a")
     pytest.fail("the power was never left on")
 
 
@@ -180,16 +180,16 @@ def test_a_node_that_was_away_for_long_begins_with_a_snapshot() -> None:
     quorum = FoldingQuorum().start()
     quorum.write()
     away = next(node for node in quorum.nodes if not node.broker.controller.is_active)
-    heard: list[Any] = []
+    replies: list[Any] = []
     away.kill()
     for _ in range(60):
         quorum.write()
     assert quorum.leader().broker.controller.log.start_offset > 0
     assert away.start(), away.journal_lines
-    away.broker.controller.observers.on_change(lambda records: heard.extend(records) or _done())
+    away.broker.controller.observers.on_change(lambda records: replies.extend(records) or _done())
     end = away.broker.controller.applied_offset
     quorum.until(quorum.has_settled)
-    assert any(getattr(each, "name", None) == "test" for each in heard), "observers hear what changed"
+    assert any(getattr(each, "name", None) == "test" for each in replies), "observers hear what changed"
     assert away.broker.controller.log.start_offset > end
     quorum.write()
 

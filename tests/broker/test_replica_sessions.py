@@ -30,11 +30,11 @@ POND = UUID(int=70)
 COUNT = 5
 
 
-class Play:
-    def __init__(self, desk: Any, make_batch: Callable[..., memoryview]) -> None:
-        self.desk = desk
+class ReplicatedLeader:
+    def __init__(self, server: Any, make_batch: Callable[..., memoryview]) -> None:
+        self.server = server
         self.batch = make_batch
-        self.follower = desk.connect()
+        self.follower = server.connect()
         self.session_id = self.session_epoch = 0
         end_points = (BrokerEndpoint("PLAINTEXT", "b", 9092),)
         self.tell(
@@ -45,13 +45,13 @@ class Play:
 
     def tell(self, *records: Any) -> None:
         for record in records:
-            self.desk.broker.image.replay(record)
-        self.desk.broker._on_records(list(records)).then(lambda _: None)
+            self.server.broker.image.replay(record)
+        self.server.broker._on_records(list(records)).then(lambda _: None)
 
     def partition(self, index: int = 0) -> Partition:
-        found = self.desk.broker.partitions.by_id(POND, index)
-        assert found is not None
-        return found
+        partition = self.server.broker.partitions.by_id(POND, index)
+        assert partition is not None
+        return partition
 
     def write(self, index: int = 0, *values: bytes) -> None:
         self.partition(index).append(self.batch(*(values or (b"v",))), zstd=True)
@@ -108,19 +108,19 @@ class Play:
 
     def answers(self) -> list[dict[int, Any]]:
         """For each response and partition: the base offsets, the name of the error, or nothing."""
-        told = []
+        reports = []
         for reply in self.follower.replies():
             self.session_id = reply.session_id or self.session_id
             if reply.error_code:
-                told.append({-1: ErrorCode(reply.error_code).name})
+                reports.append({-1: ErrorCode(reply.error_code).name})
                 continue
-            told.append(
+            reports.append(
                 {each.partition_index: outcome(each) for topic in reply.responses for each in topic.partitions}
             )
-        return told
+        return reports
 
     def settle(self) -> list[dict[int, Any]]:
-        self.desk.run(3)
+        self.server.run(3)
         return self.answers()
 
 
@@ -133,15 +133,17 @@ def outcome(reply: Any) -> Any:
 
 
 @pytest.fixture
-def play(desk: Any, make_batch: Callable[..., memoryview]) -> Play:
-    return Play(desk, make_batch)
+def replicas(server: Any, make_batch: Callable[..., memoryview]) -> ReplicatedLeader:
+    return ReplicatedLeader(server, make_batch)
 
 
 def everything(offset: int = 0) -> dict[int, int]:
     return dict.fromkeys(range(COUNT), offset)
 
 
-def test_a_session_looks_only_at_partitions_with_news(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_looks_only_at_partitions_with_news(
+    replicas: ReplicatedLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[int] = []
     read_one = ReplicaSession._read_one
 
@@ -150,227 +152,246 @@ def test_a_session_looks_only_at_partitions_with_news(play: Play, monkeypatch: p
         return read_one(self, wanted, *args, **options)
 
     monkeypatch.setattr(ReplicaSession, "_read_one", counted)
-    play.begin(everything())
+    replicas.begin(everything())
     assert sorted(looks) == list(range(COUNT))
     looks.clear()
-    play.write(3)
-    play.write(3)
-    assert (play.settle(), looks) == ([{3: [0, 1]}], [3]), "both go in one answer"
-    play.ask({3: 2})
+    replicas.write(3)
+    replicas.write(3)
+    assert (replicas.settle(), looks) == ([{3: [0, 1]}], [3]), "both go in one answer"
+    replicas.ask({3: 2})
     looks.clear()
-    play.desk.run(600)
-    assert (play.answers(), looks) == ([{3: []}], []), "at the deadline only what was committed is told"
-    play.ask()
-    play.desk.run(600)
-    assert (play.answers(), looks) == ([{}], [])
+    replicas.server.run(600)
+    assert (replicas.answers(), looks) == ([{3: []}], []), "at the deadline only committed changes are sent"
+    replicas.ask()
+    replicas.server.run(600)
+    assert (replicas.answers(), looks) == ([{}], [])
 
 
-def test_the_next_request_ends_the_wait_of_the_one_before(play: Play) -> None:
-    play.begin({0: 0})
-    play.write(1)
-    play.ask({1: 0})
-    assert play.settle() == [{}, {1: [0]}]
+def test_the_next_request_ends_the_wait_of_the_one_before(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0})
+    replicas.write(1)
+    replicas.ask({1: 0})
+    assert replicas.settle() == [{}, {1: [0]}]
 
 
-def test_what_has_been_sent_is_not_sent_again_before_it_is_asked_for(play: Play) -> None:
-    play.begin({0: 0, 1: 0})
-    play.write(0)
-    assert play.settle() == [{0: [0]}]
-    play.ask()
-    play.write(0)
-    assert play.settle() == []
-    play.ask({0: 1})
-    assert play.settle() == [{}, {0: [1]}]
+def test_what_has_been_sent_is_not_sent_again_before_it_is_asked_for(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0, 1: 0})
+    replicas.write(0)
+    assert replicas.settle() == [{0: [0]}]
+    replicas.ask()
+    replicas.write(0)
+    assert replicas.settle() == []
+    replicas.ask({0: 1})
+    assert replicas.settle() == [{}, {0: [1]}]
 
 
-def test_a_full_answer_leaves_the_others_for_the_next(play: Play) -> None:
+def test_a_full_answer_leaves_the_others_for_the_next(replicas: ReplicatedLeader) -> None:
     for index in range(3):
-        play.write(index, b"x" * 500)
-    play.ask({0: 0, 1: 0, 2: 0}, max_bytes=700)
-    assert [each for each in play.settle()[0].items() if each[1]] == [(0, [0])]
-    play.write(0, b"x" * 500)
+        replicas.write(index, b"x" * 500)
+    replicas.ask({0: 0, 1: 0, 2: 0}, max_bytes=700)
+    assert [each for each in replicas.settle()[0].items() if each[1]] == [(0, [0])]
+    replicas.write(0, b"x" * 500)
     for wishes, served in (({0: 1}, 1), ({1: 1}, 2), ({2: 1}, 0)):
-        play.ask(wishes, max_bytes=700)
-        (told,) = play.settle()
-        assert [index for index, offsets in told.items() if offsets] == [served]
+        replicas.ask(wishes, max_bytes=700)
+        (response,) = replicas.settle()
+        assert [index for index, offsets in response.items() if offsets] == [served]
 
 
-def test_one_that_is_far_behind_gets_an_answer_alone_only_if_nobody_else_has_news(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+def test_a_lagging_partition_is_answered_alone_only_if_no_other_has_news(
+    replicas: ReplicatedLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "SHARE_BYTES_MIN", 600)
     for _ in range(4):
-        play.write(0, b"x" * 500)
-    play.write(1, b"x" * 500)
-    play.ask({0: 0}, max_bytes=2000)
-    assert play.settle() == [{0: [0, 1, 2]}]
-    play.ask({0: 0, 1: 0}, max_bytes=2000)
-    assert play.settle() == [{0: [0], 1: [0]}]
+        replicas.write(0, b"x" * 500)
+    replicas.write(1, b"x" * 500)
+    replicas.ask({0: 0}, max_bytes=2000)
+    assert replicas.settle() == [{0: [0, 1, 2]}]
+    replicas.ask({0: 0, 1: 0}, max_bytes=2000)
+    assert replicas.settle() == [{0: [0], 1: [0]}]
 
 
-def test_a_cold_partition_does_not_hold_up_the_others(play: Play) -> None:
-    play.write(0)
-    play.desk.disk.cold_share = 1.0
-    play.ask({0: 0, 1: 0})
-    assert play.answers() == []
-    assert play.desk.sim.run_until(lambda: bool(play.follower.link.received), within_ms=100)
-    assert play.answers()[0][0] == [0], "read by a worker, then sent"
+def test_a_cold_partition_does_not_hold_up_the_others(replicas: ReplicatedLeader) -> None:
+    replicas.write(0)
+    replicas.server.disk.cold_share = 1.0
+    replicas.ask({0: 0, 1: 0})
+    assert replicas.answers() == []
+    assert replicas.server.sim.run_until(lambda: bool(replicas.follower.link.received), within_ms=100)
+    assert replicas.answers()[0][0] == [0], "read by a worker, then sent"
 
 
-def test_forgotten_partitions_wake_nobody(play: Play) -> None:
-    play.begin({0: 0, 1: 0})
-    play.ask(forgotten=(0,))
-    assert play.settle() == [{}]
-    play.write(0)
-    assert play.settle() == []
-    assert not play.partition(0).replica_watchers
-    play.write(1)
-    assert play.settle() == [{1: [0]}]
+def test_forgotten_partitions_do_not_wake_the_fetch(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0, 1: 0})
+    replicas.ask(forgotten=(0,))
+    assert replicas.settle() == [{}]
+    replicas.write(0)
+    assert replicas.settle() == []
+    assert not replicas.partition(0).replica_watchers
+    replicas.write(1)
+    assert replicas.settle() == [{1: [0]}]
 
 
-def test_leaders_that_lead_no_more_say_so_at_once(play: Play) -> None:
-    play.begin({0: 0, 1: 0, 2: 0})
-    play.tell(PartitionChangeRecord(0, POND, leader=FOLLOWER))
-    assert play.settle() == [{0: "FENCED_LEADER_EPOCH"}]
-    play.ask(forgotten=(0,))
-    play.tell(PartitionChangeRecord(1, POND, leader=ME))
-    assert play.settle() == [{1: "FENCED_LEADER_EPOCH"}]
-    play.write(1)
-    assert play.partition(1).committed_offset == 0, "what it had in another epoch counts no more"
-    play.ask(forgotten=(1,))
-    play.tell(RemoveTopicRecord(POND))
-    assert play.settle() == [{2: "UNKNOWN_TOPIC_ID"}]
+def test_leaders_that_lead_no_more_say_so_at_once(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0, 1: 0, 2: 0})
+    replicas.tell(PartitionChangeRecord(0, POND, leader=FOLLOWER))
+    assert replicas.settle() == [{0: "FENCED_LEADER_EPOCH"}]
+    replicas.ask(forgotten=(0,))
+    replicas.tell(PartitionChangeRecord(1, POND, leader=ME))
+    assert replicas.settle() == [{1: "FENCED_LEADER_EPOCH"}]
+    replicas.write(1)
+    assert replicas.partition(1).committed_offset == 0, "what it had in another epoch no longer counts"
+    replicas.ask(forgotten=(1,))
+    replicas.tell(RemoveTopicRecord(POND))
+    assert replicas.settle() == [{2: "UNKNOWN_TOPIC_ID"}]
 
 
-def test_a_start_that_moved_is_told_at_once(play: Play) -> None:
-    play.write(0)
-    play.begin({0: 1})
-    play.partition(0).delete_before(1)
-    assert play.settle() == [{0: []}]
-    play.ask({0: 1}, start=1)
-    assert play.settle() == []
+def test_a_start_that_moved_is_told_at_once(replicas: ReplicatedLeader) -> None:
+    replicas.write(0)
+    replicas.begin({0: 1})
+    replicas.partition(0).delete_before(1)
+    assert replicas.settle() == [{0: []}]
+    replicas.ask({0: 1}, start=1)
+    assert replicas.settle() == []
 
 
-def test_a_follower_that_was_idle_for_long_is_not_behind_at_the_next_record(play: Play) -> None:
-    play.begin({0: 0})
-    play.desk.run(20_000)
-    play.write(0)
-    leading = play.partition(0).leading
-    assert leading is not None
-    play.desk.broker.isr_keeper.look_soon(POND, 0)
-    play.desk.run(100)
-    assert leading.pending is None
-    play.desk.run(20_000)
-    assert leading.pending is not None
+def test_a_follower_that_was_idle_for_long_is_not_behind_at_the_next_record(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0})
+    replicas.server.run(20_000)
+    replicas.write(0)
+    leader_role = replicas.partition(0).leader_role
+    assert leader_role is not None
+    replicas.server.broker.isr_keeper.check_soon(POND, 0)
+    replicas.server.run(100)
+    assert leader_role.pending is None
+    replicas.server.run(20_000)
+    assert leader_role.pending is not None
 
 
-def test_other_sessions_are_not_taken_for_this_one(play: Play) -> None:
-    play.begin({0: 0})
-    play.ask(wait_ms=0)
-    assert play.answers() == [{}, {}]
-    play.session_epoch = 7
-    play.ask()
-    assert play.answers() == [{-1: "INVALID_FETCH_SESSION_EPOCH"}]
-    play.session_id += 1
-    play.session_epoch = 1
-    play.ask()
-    assert play.answers() == [{-1: "FETCH_SESSION_ID_NOT_FOUND"}]
+def test_other_sessions_are_not_taken_for_this_one(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0})
+    replicas.ask(wait_ms=0)
+    assert replicas.answers() == [{}, {}]
+    replicas.session_epoch = 7
+    replicas.ask()
+    assert replicas.answers() == [{-1: "INVALID_FETCH_SESSION_EPOCH"}]
+    replicas.session_id += 1
+    replicas.session_epoch = 1
+    replicas.ask()
+    assert replicas.answers() == [{-1: "FETCH_SESSION_ID_NOT_FOUND"}]
 
 
-def test_a_new_session_takes_the_place_of_the_old_one(play: Play) -> None:
-    play.begin({0: 0})
-    play.session_id = play.session_epoch = 0
-    play.ask({1: 0})
-    assert play.settle() == [{}]
-    assert not play.partition(0).replica_watchers
-    assert len(play.partition(1).replica_watchers) == 1
+def test_a_new_session_takes_the_place_of_the_old_one(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0})
+    replicas.session_id = replicas.session_epoch = 0
+    replicas.ask({1: 0})
+    assert replicas.settle() == [{}]
+    assert not replicas.partition(0).replica_watchers
+    assert len(replicas.partition(1).replica_watchers) == 1
 
 
-def test_a_follower_whose_connection_ends_is_watched_for_no_more(play: Play) -> None:
-    play.begin({0: 0})
-    play.follower.link.end()
-    assert not play.partition(0).replica_watchers
+def test_a_follower_whose_connection_ends_is_watched_for_no_more(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0})
+    replicas.follower.link.end()
+    assert not replicas.partition(0).replica_watchers
 
 
-def test_who_has_registered_anew_says_again_how_far_it_is(play: Play) -> None:
-    play.begin({0: 0})
-    play.ask(broker_epoch=6)
-    assert play.settle() == [{}, {-1: "FETCH_SESSION_ID_NOT_FOUND"}]
+def test_who_has_registered_anew_says_again_how_far_it_is(replicas: ReplicatedLeader) -> None:
+    replicas.begin({0: 0})
+    replicas.ask(broker_epoch=6)
+    assert replicas.settle() == [{}, {-1: "FETCH_SESSION_ID_NOT_FOUND"}]
 
 
 @pytest.mark.parametrize("broker_epoch", [-1, 4, 6, 1 << 62])
-def test_who_is_not_the_follower_that_the_metadata_knows_takes_nothing_from_it(play: Play, broker_epoch: int) -> None:
-    play.begin(everything())
-    stranger = Play.__new__(Play)
-    stranger.desk, stranger.follower = play.desk, play.desk.connect()
+def test_who_is_not_the_follower_that_the_metadata_knows_takes_nothing_from_it(
+    replicas: ReplicatedLeader, broker_epoch: int
+) -> None:
+    replicas.begin(everything())
+    stranger = ReplicatedLeader.__new__(ReplicatedLeader)
+    stranger.server, stranger.follower = replicas.server, replicas.server.connect()
     stranger.session_id = stranger.session_epoch = 0
-    play.write(0)
-    play.settle()
-    assert play.partition(0).committed_offset == 0
+    replicas.write(0)
+    replicas.settle()
+    assert replicas.partition(0).committed_offset == 0
     stranger.ask({0: 1}, last_epoch=0, broker_epoch=broker_epoch)
-    (told,) = stranger.settle()
-    assert told[0] in ("NOT_LEADER_OR_FOLLOWER", "UNKNOWN_LEADER_EPOCH")
+    (response,) = stranger.settle()
+    assert response[0] in ("NOT_LEADER_OR_FOLLOWER", "UNKNOWN_LEADER_EPOCH")
     assert stranger.session_id == 0
-    assert play.partition(0).committed_offset == 0, "it counts nothing"
-    play.ask({0: 1}, last_epoch=0)
-    assert play.settle() == []
-    assert play.partition(0).committed_offset == 1, "and the follower goes on in its session"
+    assert replicas.partition(0).committed_offset == 0, "it counts nothing"
+    replicas.ask({0: 1}, last_epoch=0)
+    assert replicas.settle() == []
+    assert replicas.partition(0).committed_offset == 1, "and the follower goes on in its session"
 
 
-def test_a_leader_that_hears_of_all_at_once_obeys_the_new_settings_in_its_new_role(play: Play) -> None:
+def test_a_leader_that_hears_of_all_at_once_obeys_the_new_settings_in_its_new_role(
+    replicas: ReplicatedLeader,
+) -> None:
     """As after a snapshot. A replica that is eligible by the new `min.insync.replicas` must have all acknowledged
     records.
     """
-    play.tell(
+    replicas.tell(
         ConfigRecord(ResourceType.TOPIC, "pond", "flush.ack", "never"),
         ConfigRecord(ResourceType.TOPIC, "pond", "min.insync.replicas", "1"),
     )
-    play.write(0)
-    play.tell(
+    replicas.write(0)
+    replicas.tell(
         PartitionChangeRecord(0, POND, isr=(ME,), eligible_leader_replicas=(FOLLOWER,)),
         ConfigRecord(ResourceType.TOPIC, "pond", "min.insync.replicas", "2"),
     )
-    play.settle()
-    assert play.partition(0).view.isr == (ME,)  # type: ignore[union-attr]
-    assert play.partition(0).committed_offset == 0
+    replicas.settle()
+    assert replicas.partition(0).view.isr == (ME,)  # type: ignore[union-attr]
+    assert replicas.partition(0).committed_offset == 0
 
 
 def test_more_partitions_than_are_looked_at_in_a_turn_are_all_told(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    replicas: ReplicatedLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "READ_AT_ONCE", 2)
     monkeypatch.setattr(sessions, "REQUESTED_AT_ONCE", 1)
     monkeypatch.setattr(sessions, "REQUESTED_PER_STEP", 2)
     for index in range(COUNT):
-        play.write(index)
-    play.ask(everything())
-    told = play.settle()
+        replicas.write(index)
+    replicas.ask(everything())
+    response = replicas.settle()
     for _ in range(COUNT):
-        play.ask()
-        told += play.settle()
-    assert [sorted(each) for each in told[:3]] == [[0, 1], [2, 3], [4]]
-    assert all(each == [0] for answer in told[:3] for each in answer.values())
+        replicas.ask()
+        response += replicas.settle()
+    assert [sorted(each) for each in response[:3]] == [[0, 1], [2, 3], [4]]
+    assert all(each == [0] for answer in response[:3] for each in answer.values())
 
 
 def test_the_last_of_many_partitions_is_told_though_the_first_have_no_news(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    replicas: ReplicatedLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "READ_AT_ONCE", 2)
     monkeypatch.setattr(sessions, "REQUESTED_AT_ONCE", 1)
-    play.write(COUNT - 1)
-    play.ask(everything())
-    (told,) = play.settle()
-    assert told[COUNT - 1] == [0]
+    replicas.write(COUNT - 1)
+    replicas.ask(everything())
+    (response,) = replicas.settle()
+    assert response[COUNT - 1] == [0]
 
 
 def test_a_session_that_ends_while_its_wishes_are_taken_watches_nothing(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    replicas: ReplicatedLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "REQUESTED_AT_ONCE", 1)
     monkeypatch.setattr(sessions, "REQUESTED_PER_STEP", 1)
-    play.ask(everything())
-    (session,) = play.desk.broker.replica_sessions._sessions.values()
+    replicas.ask(everything())
+    (session,) = replicas.server.broker.replica_sessions._sessions.values()
     session.end()
-    told = play.settle()
-    assert told == [{-1: "FETCH_SESSION_ID_NOT_FOUND"}]
-    assert not any(play.partition(index).replica_watchers for index in range(COUNT))
+    response = replicas.settle()
+    assert response == [{-1: "FETCH_SESSION_ID_NOT_FOUND"}]
+    assert not any(replicas.partition(index).replica_watchers for index in range(COUNT))
+
+
+def test_a_large_request_whose_connection_closes_holds_no_file_and_watches_nothing(
+    replicas: ReplicatedLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "REQUESTED_AT_ONCE", 1)
+    monkeypatch.setattr(sessions, "REQUESTED_PER_STEP", 2)
+    for index in range(COUNT):
+        replicas.write(index)
+    replicas.ask(everything())
+    replicas.follower.link.end()
+    replicas.server.run(1000)
+    assert not any(replicas.partition(index).replica_watchers for index in range(COUNT))
+    logs = [replicas.partition(index).log for index in range(COUNT)]
+    assert not any(segment.file.is_held() for log in logs for segment in log.segments)

@@ -82,9 +82,9 @@ class Pair:
         broker._on_records(records).then(lambda _: None)
 
     def partition(self, node_id: int, index: int = 0) -> Partition:
-        found = self.nodes[node_id].broker.partitions.by_id(POND, index)
-        assert found is not None
-        return found
+        partition = self.nodes[node_id].broker.partitions.by_id(POND, index)
+        assert partition is not None
+        return partition
 
     def create(self, leader: int = A, partitions: int = 1) -> None:
         self.tell(
@@ -109,11 +109,11 @@ class Pair:
     def fetch(self, node_id: int, offset: int, rack: str = "b", **others: int) -> list[m.FetchResponse.PartitionData]:
         """The eventual response to a consumer of this node; the fetch waits as long as the test lets it."""
         answers: list[m.FetchResponse.PartitionData] = []
-        wanted = m.FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        partition = m.FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         request = m.FetchRequest(
             max_wait_ms=300,
             min_bytes=1,
-            topics=[m.FetchRequest.FetchTopic(topic="pond", partitions=[wanted])],
+            topics=[m.FetchRequest.FetchTopic(topic="pond", partitions=[partition])],
             forgotten_topics_data=[],
             rack_id=rack,
             session_epoch=-1,
@@ -208,7 +208,7 @@ def test_a_leader_that_lost_power_follows_and_forgets_what_only_it_had(pair: Pai
     pair.sim.run_for(1_000)
     assert pair.partition(A).log.end_offset == 15
     assert pair.data(A) == pair.data(B)
-    assert any("replica is cut back" in line for line in pair.nodes[A].journal_lines)
+    assert any("replica truncated" in line for line in pair.nodes[A].journal_lines)
     pair.tell(PartitionChangeRecord(0, POND, isr=(A, B)))
     pair.in_step()
 
@@ -225,7 +225,7 @@ def test_who_was_away_for_too_long_begins_anew(pair: Pair) -> None:
     pair.start(B)
     assert pair.sim.run_until(lambda: pair.partition(B).log.end_offset == 16, within_ms=5_000)
     assert pair.partition(B).log.start_offset == 9
-    assert any("replica begins anew" in line for line in pair.nodes[B].journal_lines)
+    assert any("replica restarted empty" in line for line in pair.nodes[B].journal_lines)
 
 
 def test_a_deleted_topic_is_gone_while_it_is_followed(pair: Pair) -> None:

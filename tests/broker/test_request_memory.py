@@ -20,7 +20,7 @@ class Peer:
         self.stalled = stalled
 
 
-def test_within_the_budget_nobody_is_stalled() -> None:
+def test_no_connection_is_stalled_within_the_budget() -> None:
     memory = RequestMemory(100)
     one, two = Peer(), Peer()
     memory.hold(one, 50)
@@ -58,7 +58,7 @@ def test_a_stalled_peer_that_leaves_frees_its_share() -> None:
     assert memory.held_bytes == 95
 
 
-def test_whoever_takes_his_share_waits_for_himself_and_keeps_nobody_else_waiting() -> None:
+def test_a_host_beyond_its_share_stalls_itself_and_no_other() -> None:
     """One client with two 100 MB requests, sent drop by drop, held up all others for a quarter of an hour."""
     memory = RequestMemory(100)
     strangers = [Peer("stranger") for _ in range(5)]
@@ -91,7 +91,7 @@ def test_two_addresses_together_can_take_it_all_and_then_the_oldest_goes_on() ->
     assert not friend.stalled
 
 
-def test_whatever_comes_and_goes_somebody_goes_on_and_nobody_waits_without_a_reason() -> None:
+def test_some_connection_always_proceeds_and_none_stalls_without_a_reason() -> None:
     random = Random(5)
     memory = RequestMemory(100)
     peers = [Peer(f"host-{each % 4}") for each in range(12)]

@@ -16,7 +16,7 @@ from millpond.wire import messages as m
 TIMEOUT_MS = 2_000
 
 
-class Desk:
+class NodeAndCaller:
     """A node, and a caller on another host."""
 
     def __init__(self) -> None:
@@ -35,71 +35,71 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def pair() -> NodeAndCaller:
+    return NodeAndCaller()
 
 
-def test_each_request_gets_its_answer_over_one_connection(desk: Desk) -> None:
+def test_each_request_gets_its_answer_over_one_connection(pair: NodeAndCaller) -> None:
     for _ in range(5):
-        desk.ask()
-    assert desk.requester.in_flight == 5
-    assert desk.heard_all(5)
-    assert all(isinstance(each, m.ApiVersionsResponse) for each in desk.heard)
-    assert (desk.requester.in_flight, desk.requester.connections_made) == (0, 1)
+        pair.ask()
+    assert pair.requester.in_flight == 5
+    assert pair.heard_all(5)
+    assert all(isinstance(each, m.ApiVersionsResponse) for each in pair.heard)
+    assert (pair.requester.in_flight, pair.requester.connections_made) == (0, 1)
 
 
-def test_an_overdue_answer_is_lost_and_the_next_request_connects_anew(desk: Desk) -> None:
-    desk.sim.pause("node")
-    desk.ask()
-    desk.sim.run_for(TIMEOUT_MS - 10)
-    assert desk.heard == []
-    assert desk.heard_all(1, within_ms=20)
-    assert isinstance(desk.heard[0], RequestLost)
-    desk.sim.resume("node")
-    desk.ask()
-    assert desk.heard_all(2)
-    assert isinstance(desk.heard[1], m.ApiVersionsResponse)
-    assert desk.requester.connections_made == 2
+def test_an_overdue_answer_is_lost_and_the_next_request_connects_anew(pair: NodeAndCaller) -> None:
+    pair.sim.pause("node")
+    pair.ask()
+    pair.sim.run_for(TIMEOUT_MS - 10)
+    assert pair.heard == []
+    assert pair.heard_all(1, within_ms=20)
+    assert isinstance(pair.heard[0], RequestLost)
+    pair.sim.resume("node")
+    pair.ask()
+    assert pair.heard_all(2)
+    assert isinstance(pair.heard[1], m.ApiVersionsResponse)
+    assert pair.requester.connections_made == 2
 
 
-def test_a_broken_connection_is_told_to_all_that_wait_once(desk: Desk) -> None:
-    desk.ask()
-    desk.ask()
-    desk.node.kill()
-    assert desk.heard_all(2, within_ms=100)
-    assert all(isinstance(each, RequestLost) for each in desk.heard)
-    desk.sim.run_for(10_000)
-    assert len(desk.heard) == 2
+def test_a_broken_connection_is_told_to_all_that_wait_once(pair: NodeAndCaller) -> None:
+    pair.ask()
+    pair.ask()
+    pair.node.kill()
+    assert pair.heard_all(2, within_ms=100)
+    assert all(isinstance(each, RequestLost) for each in pair.heard)
+    pair.sim.run_for(10_000)
+    assert len(pair.heard) == 2
 
 
-def test_one_who_gives_up_costs_no_other_its_answer_where_many_ask(desk: Desk) -> None:
-    desk.requester.is_shared = True
-    desk.sim.pause("node")
-    desk.ask()
-    desk.requester.ask(m.ApiVersionsRequest(), 0, 100).then(desk.heard.append, desk.heard.append)
-    assert desk.heard_all(1, within_ms=200)
-    assert isinstance(desk.heard[0], RequestLost)
-    desk.sim.resume("node")
-    assert desk.heard_all(2)
-    assert isinstance(desk.heard[1], m.ApiVersionsResponse)
-    desk.ask()
-    assert desk.heard_all(3)
-    assert isinstance(desk.heard[2], m.ApiVersionsResponse)
-    assert desk.requester.connections_made == 2
-    desk.sim.run_for(100)
-    assert len(desk.node.broker.connections) == 1, "nobody waits on the first one any more"
+def test_one_who_gives_up_costs_no_other_its_answer_where_many_ask(pair: NodeAndCaller) -> None:
+    pair.requester.is_shared = True
+    pair.sim.pause("node")
+    pair.ask()
+    pair.requester.ask(m.ApiVersionsRequest(), 0, 100).then(pair.heard.append, pair.heard.append)
+    assert pair.heard_all(1, within_ms=200)
+    assert isinstance(pair.heard[0], RequestLost)
+    pair.sim.resume("node")
+    assert pair.heard_all(2)
+    assert isinstance(pair.heard[1], m.ApiVersionsResponse)
+    pair.ask()
+    assert pair.heard_all(3)
+    assert isinstance(pair.heard[2], m.ApiVersionsResponse)
+    assert pair.requester.connections_made == 2
+    pair.sim.run_for(100)
+    assert len(pair.node.broker.connections) == 1, "the first connection has no pending request left"
 
 
-def test_what_nobody_waits_for_any_more_is_broken_off_where_many_ask(desk: Desk) -> None:
-    desk.requester.is_shared = True
-    desk.sim.pause("node")
-    desk.ask()
-    desk.ask()
-    assert desk.heard_all(2, within_ms=TIMEOUT_MS + 10)
-    assert all(isinstance(each, RequestLost) for each in desk.heard)
-    desk.sim.resume("node")
-    desk.sim.run_for(1_000)
-    assert len(desk.node.broker.connections) == 0
+def test_abandoned_requests_are_dropped_when_many_are_pending(pair: NodeAndCaller) -> None:
+    pair.requester.is_shared = True
+    pair.sim.pause("node")
+    pair.ask()
+    pair.ask()
+    assert pair.heard_all(2, within_ms=TIMEOUT_MS + 10)
+    assert all(isinstance(each, RequestLost) for each in pair.heard)
+    pair.sim.resume("node")
+    pair.sim.run_for(1_000)
+    assert len(pair.node.broker.connections) == 0
 
 
 @pytest.mark.parametrize("frame", [b"", b"\0\0\0\7", b"\0\0\0\1\0\0"], ids=["empty", "wrong number", "cut short"])
@@ -123,11 +123,11 @@ def test_a_peer_that_answers_nonsense_is_left(frame: bytes) -> None:
         def closed(self) -> None: ...
 
     peer.network.listen("", 9092, Nonsense)
-    heard: list[Any] = []
+    replies: list[Any] = []
     requester = Requester(asker.network, asker.clock, "peer", 9092, "asker")
-    requester.ask(m.ApiVersionsRequest(), 0, TIMEOUT_MS).then(heard.append, heard.append)
-    assert sim.run_until(lambda: bool(heard), within_ms=TIMEOUT_MS - 100)
-    assert isinstance(heard[0], RequestLost)
+    requester.ask(m.ApiVersionsRequest(), 0, TIMEOUT_MS).then(replies.append, replies.append)
+    assert sim.run_until(lambda: bool(replies), within_ms=TIMEOUT_MS - 100)
+    assert isinstance(replies[0], RequestLost)
     assert sim.network.faults
 
 
@@ -152,13 +152,13 @@ def test_only_bulk_may_be_large_and_slow(for_bulk: bool) -> None:
         def closed(self) -> None: ...
 
     peer.network.listen("", 9092, Slow)
-    heard: list[Any] = []
+    replies: list[Any] = []
     requester = Requester(asker.network, asker.clock, "peer", 9092, "asker", for_bulk=for_bulk)
-    requester.ask(m.ApiVersionsRequest(), 0, TIMEOUT_MS).then(heard.append, heard.append)
+    requester.ask(m.ApiVersionsRequest(), 0, TIMEOUT_MS).then(replies.append, replies.append)
     for _ in range(5):
         sim.run_for(TIMEOUT_MS - 100)
-        if not heard:
+        if not replies:
             links[0].send([b"some of it"])
-    assert bool(heard) is not for_bulk
+    assert bool(replies) is not for_bulk
     sim.run_for(2 * TIMEOUT_MS)
-    assert isinstance(heard[0], RequestLost), "nothing came any more"
+    assert isinstance(replies[0], RequestLost), "nothing came any more"

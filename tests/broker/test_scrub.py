@@ -19,7 +19,7 @@ def partition(committed: int, *, is_replicated: bool = True) -> Any:
     )
 
 
-class Play:
+class ScrubbedNode:
     def __init__(self, *partitions: Any) -> None:
         self.sim = SimWorld()
         self.read: list[tuple[int, int]] = []
@@ -38,30 +38,30 @@ class Play:
 
 
 def test_each_is_read_to_its_end_and_then_all_of_them_again() -> None:
-    play = Play(partition(15), partition(7, is_replicated=False), partition(5))
-    play.sim.run_for(REST_MS + 5 * PIECE_MS)
-    assert play.read == [(2, 0), (0, 0), (0, 10)]
-    play.sim.run_for(REST_MS)
-    assert play.read == [(2, 0), (0, 0), (0, 10)] * 2
+    host = ScrubbedNode(partition(15), partition(7, is_replicated=False), partition(5))
+    host.sim.run_for(REST_MS + 5 * PIECE_MS)
+    assert host.read == [(2, 0), (0, 0), (0, 10)]
+    host.sim.run_for(REST_MS)
+    assert host.read == [(2, 0), (0, 0), (0, 10)] * 2
 
 
 def test_one_that_is_written_to_all_the_time_leaves_the_others_their_turn() -> None:
     busy = partition(30)
-    play = Play(partition(5), busy)
+    host = ScrubbedNode(partition(5), busy)
 
     def write() -> None:
         busy.committed_offset += 10
-        play.sim.clock.call_later(PIECE_MS, write)
+        host.sim.clock.call_later(PIECE_MS, write)
 
     write()
-    play.sim.run_for(REST_MS + 300 * PIECE_MS)
-    assert (0, 0) in play.read, "the round came to an end"
+    host.sim.run_for(REST_MS + 300 * PIECE_MS)
+    assert (0, 0) in host.read, "the round came to an end"
 
 
 def test_what_was_cut_back_meanwhile_is_not_waited_for() -> None:
     short = partition(30)
-    play = Play(partition(5), short)
-    play.sim.run_for(REST_MS)
+    host = ScrubbedNode(partition(5), short)
+    host.sim.run_for(REST_MS)
     short.committed_offset = 5
-    play.sim.run_for(3 * PIECE_MS)
-    assert play.read == [(1, 0), (0, 0)]
+    host.sim.run_for(3 * PIECE_MS)
+    assert host.read == [(1, 0), (0, 0)]

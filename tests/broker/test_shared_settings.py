@@ -53,12 +53,28 @@ def in_force(cluster: SimCluster) -> set[object]:
     return {node.broker.layers.effective(IN_SYNC_MIN).value for node in cluster.nodes.values()}
 
 
-def test_a_node_that_was_started_with_another_value_says_so() -> None:
+@pytest.mark.parametrize(("name", "value"), [("unclean.leader.election.enable", "true"), ("flush.ack", "always")])
+def test_a_node_that_was_started_with_another_value_says_so(name: str, value: str) -> None:
     sim, cluster = started({})
-    odd = restart(sim, cluster, {"unclean.leader.election.enable": "true"})
+    odd = restart(sim, cluster, {name: value})
     lines = logged(cluster, odd, DIFFERS)
     assert len(lines[True]) == 1
-    assert "unclean.leader.election.enable" in lines[True][0]
+    assert f"here={value}" in lines[True][0]
+    assert f"millpond config set node all {name}=VALUE" in lines[True][0]
+    assert not lines[False]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("broker.heartbeat.interval.ms", "600"), ("broker.session.timeout.ms", "9000")]
+)
+def test_a_node_whose_leases_are_of_another_length_says_so(name: str, value: str) -> None:
+    sim, cluster = started({})
+    odd = restart(sim, cluster, {name: value})
+    lines = logged(cluster, odd, DIFFERS)
+    assert len(lines[True]) == 1
+    assert name in lines[True][0]
+    assert f"here={value}" in lines[True][0]
+    assert "on all nodes" in lines[True][0]
     assert not lines[False]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.broker.test_rights import TEXTS, Stage
+from tests.broker.test_rights import TEXTS, AclNode
 from tests.support.rights_cases import build
 
 from millpond.base.errors import ErrorCode
@@ -20,14 +20,14 @@ FETCH = {"max_wait_ms": 1_000, "min_bytes": 1, "max_bytes": 1 << 20, "session_ep
 KEYS = (1, 8, 12, 68)
 
 
-class Play(Stage):
-    """The stage of the permission tests, which counts requests on the short path."""
+class CountingNode(AclNode):
+    """The node of the permission tests, which counts requests on the short path."""
 
-    def __init__(self, desk: Any) -> None:
-        super().__init__(desk)
+    def __init__(self, server: Any) -> None:
+        super().__init__(server)
         self.taken = dict.fromkeys(KEYS, 0)
         for key in KEYS:
-            entry = desk.broker.dispatcher._entries[key]
+            entry = server.broker.dispatcher._entries[key]
             entry.api = replace(entry.api, short=self._counted(key, entry.api.short))
 
     def _counted(self, key: int, short: Callable[..., bool]) -> Callable[..., bool]:
@@ -68,45 +68,45 @@ class Play(Stage):
 
 
 @pytest.fixture
-def play(make_desk: Callable[..., Any]) -> Play:
-    return Play(make_desk(dict(TEXTS)))
+def host(make_server: Callable[..., Any]) -> CountingNode:
+    return CountingNode(make_server(dict(TEXTS)))
 
 
-def test_a_fetch_by_who_may_not_read_is_refused_and_noted(play: Play) -> None:
-    (found,) = play.ask(play.alice, 1, 12, play.fetch(0)).responses[0].partitions
-    assert (found.error_code, found.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
-    assert play.taken[1] == 0
-    play.grant(READ_POND)
-    (found,) = play.ask(play.alice, 1, 12, play.fetch(0)).responses[0].partitions
-    assert found.error_code == 0
-    assert len(found.records) > 0
-    assert play.taken[1] == 1
+def test_a_fetch_by_who_may_not_read_is_refused_and_noted(host: CountingNode) -> None:
+    (partition,) = host.ask(host.alice, 1, 12, host.fetch(0)).responses[0].partitions
+    assert (partition.error_code, partition.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+    assert host.taken[1] == 0
+    host.grant(READ_POND)
+    (partition,) = host.ask(host.alice, 1, 12, host.fetch(0)).responses[0].partitions
+    assert partition.error_code == 0
+    assert len(partition.records) > 0
+    assert host.taken[1] == 1
 
 
-def test_whoever_loses_the_right_while_a_fetch_waits_is_told_so_and_nothing_else(play: Play) -> None:
-    play.grant(READ_POND)
-    end_offset = play.desk.broker.partitions.get("pond", 0).log.end_offset
-    play.ask(play.alice, 1, 12, play.fetch(0))
-    play.alice.send(build(m.FetchRequest, play.fetch(end_offset)), 12)
-    assert play.taken[1] == 2
-    play.take_all()
-    assert play.alice.replies() == []
-    play.ask(play.admin, 0, 9, {"acks": 1, "topic_data": [play._to_pond()]})
-    (answer,) = play.alice.replies()
-    (found,) = answer.responses[0].partitions
-    assert (found.error_code, found.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
+def test_a_pending_fetch_that_loses_its_right_returns_only_the_error(host: CountingNode) -> None:
+    host.grant(READ_POND)
+    end_offset = host.server.broker.partitions.get("pond", 0).log.end_offset
+    host.ask(host.alice, 1, 12, host.fetch(0))
+    host.alice.send(build(m.FetchRequest, host.fetch(end_offset)), 12)
+    assert host.taken[1] == 2
+    host.take_all()
+    assert host.alice.replies() == []
+    host.ask(host.admin, 0, 9, {"acks": 1, "topic_data": [host._to_pond()]})
+    (answer,) = host.alice.replies()
+    (partition,) = answer.responses[0].partitions
+    assert (partition.error_code, partition.records) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, b"")
 
 
-def test_members_need_the_right_each_time(play: Play) -> None:
-    play.grant(READ_CREW, READ_POND)
-    member = play.joined()
-    assert play.ask(play.alice, 12, 4, member).error_code == 0
-    assert play.commit(member) == 0
-    assert (play.taken[12], play.taken[8]) == (1, 1)
-    play.take_all()
-    assert play.ask(play.alice, 12, 4, member).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
-    assert play.commit(member) == ErrorCode.GROUP_AUTHORIZATION_FAILED
-    play.grant(READ_CREW)
-    assert play.ask(play.alice, 12, 4, member).error_code == 0
-    assert play.commit(member) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert (play.taken[12], play.taken[8]) == (2, 1)
+def test_members_need_the_right_each_time(host: CountingNode) -> None:
+    host.grant(READ_CREW, READ_POND)
+    member = host.joined()
+    assert host.ask(host.alice, 12, 4, member).error_code == 0
+    assert host.commit(member) == 0
+    assert (host.taken[12], host.taken[8]) == (1, 1)
+    host.take_all()
+    assert host.ask(host.alice, 12, 4, member).error_code == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert host.commit(member) == ErrorCode.GROUP_AUTHORIZATION_FAILED
+    host.grant(READ_CREW)
+    assert host.ask(host.alice, 12, 4, member).error_code == 0
+    assert host.commit(member) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert (host.taken[12], host.taken[8]) == (2, 1)

@@ -15,7 +15,7 @@ def test_what_went_beyond_the_rate_is_waited_for() -> None:
     throttle.count(500, 0)
     assert (throttle.held_ms(0), throttle.held_ms(499), throttle.held_ms(500)) == (500, 1, 0)
     throttle.count(100, 5_000)
-    assert throttle.held_ms(5_000) == 100, "nothing was saved up while nobody copied"
+    assert throttle.held_ms(5_000) == 100, "idle time saves up no allowance"
     throttle.count(100, 5_050)
     assert throttle.held_ms(5_050) == 150
 
@@ -29,7 +29,7 @@ def test_another_rate_counts_from_the_next_look_on() -> None:
     assert throttle.held_ms(1_000) == 0
 
 
-def test_without_a_rate_nobody_waits() -> None:
+def test_without_a_rate_there_is_no_delay() -> None:
     throttle = Throttle()
     throttle.count(1 << 40, 0)
     assert throttle.held_ms(0) == 0

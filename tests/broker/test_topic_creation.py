@@ -15,10 +15,10 @@ from millpond.wire import messages as m
 FENCED, UNFENCED = 1, -1
 
 
-def change(desk: Any, fenced: int) -> None:
-    broker = desk.broker
+def change(server: Any, fenced: int) -> None:
+    broker = server.broker
     epoch = broker.image.brokers[broker.node_id].epoch
-    desk.submit(lambda _: Decision((BrokerRegistrationChangeRecord(broker.node_id, epoch, fenced=fenced),), ()))
+    server.submit(lambda _: Decision((BrokerRegistrationChangeRecord(broker.node_id, epoch, fenced=fenced),), ()))
 
 
 def create(timeout_ms: int = 60_000) -> m.CreateTopicsRequest:
@@ -31,33 +31,33 @@ def grow() -> m.CreatePartitionsRequest:
     return m.CreatePartitionsRequest(topics=[topic], timeout_ms=60_000)
 
 
-def test_a_topic_waits_until_brokers_are_unfenced(desk: Any) -> None:
-    change(desk, FENCED)
-    caller = desk.connect()
+def test_a_topic_waits_until_brokers_are_unfenced(server: Any) -> None:
+    change(server, FENCED)
+    caller = server.connect()
     caller.send(create(), 7)
-    desk.run(UNFENCED_WAIT_MS_MAX - 1000)
+    server.run(UNFENCED_WAIT_MS_MAX - 1000)
     assert caller.replies() == []
-    change(desk, UNFENCED)
-    desk.run(500)
+    change(server, UNFENCED)
+    server.run(500)
     (reply,) = caller.replies()
     assert reply.topics[0].error_code == ErrorCode.NONE
 
 
-def test_more_partitions_wait_until_brokers_are_unfenced(desk: Any) -> None:
-    desk.create("pond")
-    change(desk, FENCED)
-    caller = desk.connect()
+def test_more_partitions_wait_until_brokers_are_unfenced(server: Any) -> None:
+    server.create("pond")
+    change(server, FENCED)
+    caller = server.connect()
     caller.send(grow(), 3)
-    desk.run(1000)
+    server.run(1000)
     assert caller.replies() == []
-    change(desk, UNFENCED)
-    desk.run(500)
+    change(server, UNFENCED)
+    server.run(500)
     (reply,) = caller.replies()
     assert reply.results[0].error_code == ErrorCode.NONE
 
 
 @pytest.mark.parametrize("timeout_ms", [0, 60_000])
-def test_the_wait_for_unfenced_brokers_is_bounded(desk: Any, timeout_ms: int) -> None:
-    change(desk, FENCED)
-    reply = desk.connect().ask(create(timeout_ms), 7, within_ms=UNFENCED_WAIT_MS_MAX + 1000)
+def test_the_wait_for_unfenced_brokers_is_bounded(server: Any, timeout_ms: int) -> None:
+    change(server, FENCED)
+    reply = server.connect().ask(create(timeout_ms), 7, within_ms=UNFENCED_WAIT_MS_MAX + 1000)
     assert reply.topics[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR

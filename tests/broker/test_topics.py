@@ -65,7 +65,7 @@ class Fetchers:
         return partition.name.folder in self.cutting
 
 
-class Play:
+class ReplicaHost:
     def __init__(self, make_batch: Callable[..., memoryview]) -> None:
         self.disk = SimDisk()
         self.clock = VirtualClock()
@@ -126,111 +126,111 @@ class Play:
 
 
 @pytest.fixture
-def play(make_batch: Callable[..., memoryview]) -> Play:
-    return Play(make_batch)
+def host(make_batch: Callable[..., memoryview]) -> ReplicaHost:
+    return ReplicaHost(make_batch)
 
 
 # While running.
 
 
-def test_a_new_topic_is_opened_where_it_lives(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME, OTHER, ME]))
-    assert play.open_names() == ["pond-0", "pond-2"]
-    assert play.folders() == ["pond-0", "pond-2"]
-    partition = play.partitions.by_id(POND, 2)
+def test_a_new_topic_is_opened_where_it_lives(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME, OTHER, ME]))
+    assert host.open_names() == ["pond-0", "pond-2"]
+    assert host.folders() == ["pond-0", "pond-2"]
+    partition = host.partitions.by_id(POND, 2)
     assert partition is not None
     assert (partition.topic_id, partition.log.topic_id, partition.leader_epoch) == (POND, POND, 2)
-    play.append("pond")
+    host.append("pond")
 
 
-def test_a_topic_may_grow(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.commit(PartitionRecord(1, POND, (ME,), (ME,), leader=ME))
-    assert play.open_names() == ["pond-0", "pond-1"]
-    assert play.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
+def test_a_topic_may_grow(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.commit(PartitionRecord(1, POND, (ME,), (ME,), leader=ME))
+    assert host.open_names() == ["pond-0", "pond-1"]
+    assert host.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
 
 
-def test_a_deleted_topic_is_gone_at_once_and_its_files_go_later(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME, ME]), *created("weir", WEIR, [ME]))
-    play.append("pond")
-    log = play.partitions.get("pond", 0).log  # type: ignore[union-attr]
-    play.commit(RemoveTopicRecord(POND))
-    assert play.open_names() == ["weir-0"]
+def test_a_deleted_topic_is_gone_at_once_and_its_files_go_later(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME, ME]), *created("weir", WEIR, [ME]))
+    host.append("pond")
+    log = host.partitions.get("pond", 0).log  # type: ignore[union-attr]
+    host.commit(RemoveTopicRecord(POND))
+    assert host.open_names() == ["weir-0"]
     assert log.closed
-    assert "pond-0" not in play.folders()
-    assert len(play.folders()) == 3, "two wait for their removal"
-    for job in play.removals:
+    assert "pond-0" not in host.folders()
+    assert len(host.folders()) == 3, "two wait for their removal"
+    for job in host.removals:
         job.run()
-    assert play.folders() == ["weir-0"]
+    assert host.folders() == ["weir-0"]
 
 
-def test_a_name_may_be_used_again_at_once(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.commit(RemoveTopicRecord(POND))
-    play.commit(*created("pond", WEIR, [ME]))
-    fresh = play.partitions.get("pond", 0)
+def test_a_name_may_be_used_again_at_once(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.commit(RemoveTopicRecord(POND))
+    host.commit(*created("pond", WEIR, [ME]))
+    fresh = host.partitions.get("pond", 0)
     assert fresh is not None
     assert (fresh.topic_id, fresh.log.end_offset) == (WEIR, 0)
 
 
-def test_a_topic_that_comes_and_goes_in_one_step_leaves_nothing(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]), RemoveTopicRecord(POND))
-    assert (play.open_names(), play.folders()) == ([], [])
+def test_a_topic_that_comes_and_goes_in_one_step_leaves_nothing(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]), RemoveTopicRecord(POND))
+    assert (host.open_names(), host.folders()) == ([], [])
 
 
-def test_a_new_leader_epoch_reaches_the_partition(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME, OTHER]))
-    play.commit(PartitionChangeRecord(0, POND, leader=ME), PartitionChangeRecord(1, POND, leader=OTHER))
-    assert play.partitions.get("pond", 0).leader_epoch == 1  # type: ignore[union-attr]
+def test_a_new_leader_epoch_reaches_the_partition(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME, OTHER]))
+    host.commit(PartitionChangeRecord(0, POND, leader=ME), PartitionChangeRecord(1, POND, leader=OTHER))
+    assert host.partitions.get("pond", 0).leader_epoch == 1  # type: ignore[union-attr]
 
 
-def test_changed_settings_reach_the_topic_they_are_for(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME, ME]), *created("weir", WEIR, [ME]))
-    play.commit(
+def test_changed_settings_reach_the_topic_they_are_for(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME, ME]), *created("weir", WEIR, [ME]))
+    host.commit(
         ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", "5"),
         ConfigRecord(ResourceType.TOPIC, "pond", "flush.ack", "never"),
         ConfigRecord(ResourceType.TOPIC, "gone", "flush.ack", "never"),
     )
-    told = [(each.log.limits.retention_ms, each.acknowledges_after_sync) for each in play.partitions]
+    told = [(each.log.limits.retention_ms, each.acknowledges_after_sync) for each in host.partitions]
     usual = LogLimits().retention_ms
     assert told == [(5, False), (5, False), (usual, True)]
-    play.commit(ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", None))
-    assert [each.log.limits.retention_ms for each in play.partitions] == [usual] * 3
+    host.commit(ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", None))
+    assert [each.log.limits.retention_ms for each in host.partitions] == [usual] * 3
 
 
-def test_a_setting_of_the_broker_reaches_all_who_have_none_of_their_own(play: Play) -> None:
-    play.commit(
+def test_a_setting_of_the_broker_reaches_all_who_have_none_of_their_own(host: ReplicaHost) -> None:
+    host.commit(
         *created("pond", POND, [ME]),
         ConfigRecord(ResourceType.TOPIC, "pond", "flush.messages", "9"),
         *created("weir", WEIR, [ME]),
     )
-    play.texts = {"log.flush.interval.messages": "4"}
-    assert [each.flush_messages for each in play.partitions] == [9, FOREVER]
-    play.commit(ConfigRecord(ResourceType.BROKER, "", "log.flush.interval.messages", "4"))
-    assert [each.flush_messages for each in play.partitions] == [9, 4]
+    host.texts = {"log.flush.interval.messages": "4"}
+    assert [each.flush_messages for each in host.partitions] == [9, FOREVER]
+    host.commit(ConfigRecord(ResourceType.BROKER, "", "log.flush.interval.messages", "4"))
+    assert [each.flush_messages for each in host.partitions] == [9, 4]
 
 
-def test_settings_that_come_with_the_topic_hold_from_the_first_record(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]), ConfigRecord(ResourceType.TOPIC, "pond", "max.message.bytes", "10"))
-    assert play.partitions.get("pond", 0).log.limits.max_message_bytes == 10  # type: ignore[union-attr]
+def test_settings_that_come_with_the_topic_hold_from_the_first_record(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]), ConfigRecord(ResourceType.TOPIC, "pond", "max.message.bytes", "10"))
+    assert host.partitions.get("pond", 0).log.limits.max_message_bytes == 10  # type: ignore[union-attr]
 
 
-def test_a_partition_that_cannot_be_made_is_reported_and_tried_again(play: Play) -> None:
-    play.disk.open_files_max = play.disk.open_files
-    play.commit(*created("pond", POND, [ME]))
-    play.commit(*created("weir", WEIR, [ME]))
-    assert play.open_names() == []
-    assert "partition cannot be opened" in play.journal[0]
-    assert "pond-0" in play.journal[0]
-    play.clock.run_for(2 * REOPEN_MS)
-    assert play.open_names() == []
-    play.commit(RemoveTopicRecord(WEIR))
-    play.disk.open_files_max = 1000
-    play.clock.run_for(REOPEN_MS)
-    assert play.open_names() == ["pond-0"]
-    assert play.clock.pending() == 0
+def test_a_partition_that_cannot_be_made_is_reported_and_tried_again(host: ReplicaHost) -> None:
+    host.disk.open_files_max = host.disk.open_files
+    host.commit(*created("pond", POND, [ME]))
+    host.commit(*created("weir", WEIR, [ME]))
+    assert host.open_names() == []
+    assert "partition cannot be opened" in host.journal[0]
+    assert "pond-0" in host.journal[0]
+    host.clock.run_for(2 * REOPEN_MS)
+    assert host.open_names() == []
+    host.commit(RemoveTopicRecord(WEIR))
+    host.disk.open_files_max = 1000
+    host.clock.run_for(REOPEN_MS)
+    assert host.open_names() == ["pond-0"]
+    assert host.clock.pending() == 0
 
 
 # Many at once: a few in each turn of the loop.
@@ -238,283 +238,285 @@ def test_a_partition_that_cannot_be_made_is_reported_and_tried_again(play: Play)
 MANY = 3 * AT_ONCE
 
 
-def test_many_partitions_are_made_a_few_in_each_turn(play: Play) -> None:
-    followed = play.commit(*created("pond", POND, [ME] * MANY))
-    assert (len(play.partitions), followed.ended) == (AT_ONCE, False)
-    assert len(play.folders()) == AT_ONCE
-    assert play.keeper.is_to_open(POND)
-    assert [play.keeper.is_to_open(POND, index) for index in (0, MANY - 1, MANY)] == [False, True, False]
-    assert [play.turn(), play.turn(), play.turn()] == [2 * AT_ONCE, MANY, MANY]
+def test_many_partitions_are_made_a_few_in_each_turn(host: ReplicaHost) -> None:
+    followed = host.commit(*created("pond", POND, [ME] * MANY))
+    assert (len(host.partitions), followed.ended) == (AT_ONCE, False)
+    assert len(host.folders()) == AT_ONCE
+    assert host.keeper.is_to_open(POND)
+    assert [host.keeper.is_to_open(POND, index) for index in (0, MANY - 1, MANY)] == [False, True, False]
+    assert [host.turn(), host.turn(), host.turn()] == [2 * AT_ONCE, MANY, MANY]
     assert followed.ended
-    assert not play.keeper.is_to_open(POND)
-    assert play.clock.pending() == 0
+    assert not host.keeper.is_to_open(POND)
+    assert host.clock.pending() == 0
 
 
-def test_a_turn_ends_sooner_while_the_disk_is_slow(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_folder = play.disk.make_folder
+def test_a_turn_ends_sooner_while_the_disk_is_slow(host: ReplicaHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_folder = host.disk.make_folder
 
     def slowly(path: str) -> None:
-        play.clock.now_ms += 2 * TURN_MS
+        host.clock.now_ms += 2 * TURN_MS
         make_folder(path)
 
-    monkeypatch.setattr(play.disk, "make_folder", slowly)
-    play.commit(*created("pond", POND, [ME] * 3))
-    assert [len(play.partitions), play.turn(), play.turn()] == [1, 2, 3]
+    monkeypatch.setattr(host.disk, "make_folder", slowly)
+    host.commit(*created("pond", POND, [ME] * 3))
+    assert [len(host.partitions), host.turn(), host.turn()] == [1, 2, 3]
 
 
-def test_many_partitions_go_at_once_for_clients_and_a_few_in_each_turn_on_the_disk(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME] * MANY))
-    play.clock.run_for(1)
-    followed = play.commit(RemoveTopicRecord(POND))
-    assert (play.open_names(), len(play.removals), followed.ended) == ([], AT_ONCE, False)
-    play.clock.run_for(1)
-    assert (len(play.removals), followed.ended, play.store.logs) == (MANY, True, {})
+def test_many_partitions_go_at_once_for_clients_and_a_few_in_each_turn_on_the_disk(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME] * MANY))
+    host.clock.run_for(1)
+    followed = host.commit(RemoveTopicRecord(POND))
+    assert (host.open_names(), len(host.removals), followed.ended) == ([], AT_ONCE, False)
+    host.clock.run_for(1)
+    assert (len(host.removals), followed.ended, host.store.logs) == (MANY, True, {})
 
 
-def test_a_topic_that_is_deleted_while_it_is_made_leaves_nothing(play: Play) -> None:
-    made = play.commit(*created("pond", POND, [ME] * MANY))
-    play.turn()
-    assert play.keeper.name_of(POND) == "pond"
-    deleted = play.commit(RemoveTopicRecord(POND))
-    assert play.open_names() == []
-    play.clock.run_for(1)
-    assert (made.ended, deleted.ended, len(play.removals)) == (True, True, 2 * AT_ONCE)
-    for job in play.removals:
+def test_a_topic_that_is_deleted_while_it_is_made_leaves_nothing(host: ReplicaHost) -> None:
+    made = host.commit(*created("pond", POND, [ME] * MANY))
+    host.turn()
+    assert host.keeper.name_of(POND) == "pond"
+    deleted = host.commit(RemoveTopicRecord(POND))
+    assert host.open_names() == []
+    host.clock.run_for(1)
+    assert (made.ended, deleted.ended, len(host.removals)) == (True, True, 2 * AT_ONCE)
+    for job in host.removals:
         job.run()
-    assert (play.open_names(), play.folders(), play.journal) == ([], [], [])
-    assert not play.keeper.is_to_open(POND)
+    assert (host.open_names(), host.folders(), host.journal) == ([], [], [])
+    assert not host.keeper.is_to_open(POND)
 
 
-def test_a_name_is_used_again_while_its_first_topic_is_made_and_deleted(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME] * MANY))
-    play.append("pond")
-    play.commit(RemoveTopicRecord(POND))
-    followed = play.commit(*created("pond", WEIR, [ME] * MANY))
-    assert play.open_names() == [], "the old folders go first"
-    play.clock.run_for(1)
+def test_a_name_is_used_again_while_its_first_topic_is_made_and_deleted(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME] * MANY))
+    host.append("pond")
+    host.commit(RemoveTopicRecord(POND))
+    followed = host.commit(*created("pond", WEIR, [ME] * MANY))
+    assert host.open_names() == [], "the old folders go first"
+    host.clock.run_for(1)
     assert followed.ended
-    assert len(play.partitions.of_topic(WEIR)) == len(play.partitions) == MANY
-    assert {(each.log.topic_id, each.log.end_offset) for each in play.partitions} == {(WEIR, 0)}
+    assert len(host.partitions.of_topic(WEIR)) == len(host.partitions) == MANY
+    assert {(each.log.topic_id, each.log.end_offset) for each in host.partitions} == {(WEIR, 0)}
 
 
-def test_what_changes_meanwhile_holds_for_those_that_are_made_later(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME] * MANY))
-    play.commit(
+def test_what_changes_meanwhile_holds_for_those_that_are_made_later(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME] * MANY))
+    host.commit(
         PartitionChangeRecord(MANY - 1, POND, leader=ME),
         ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", "5"),
     )
-    play.clock.run_for(1)
-    assert play.partitions.get("pond", MANY - 1).leader_epoch == MANY  # type: ignore[union-attr]
-    assert {each.log.limits.retention_ms for each in play.partitions} == {5}
+    host.clock.run_for(1)
+    assert host.partitions.get("pond", MANY - 1).leader_epoch == MANY  # type: ignore[union-attr]
+    assert {each.log.limits.retention_ms for each in host.partitions} == {5}
 
 
-def test_a_change_that_makes_nothing_does_not_wait_for_one_that_does(play: Play) -> None:
-    made = play.commit(*created("pond", POND, [ME] * MANY))
-    assert play.commit(ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", "5")).ended
-    followed = play.keeper.followed()
-    play.clock.run_for(1)
+def test_a_change_that_makes_nothing_does_not_wait_for_one_that_does(host: ReplicaHost) -> None:
+    made = host.commit(*created("pond", POND, [ME] * MANY))
+    assert host.commit(ConfigRecord(ResourceType.TOPIC, "pond", "retention.ms", "5")).ended
+    followed = host.keeper.followed()
+    host.clock.run_for(1)
     assert made.ended
     assert followed.ended
 
 
-def test_a_crash_while_a_topic_is_made(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME] * MANY))
-    play.append("pond")
-    play.boot()
-    play.keeper.open_all()
-    assert len(play.partitions) == MANY
-    assert play.journal == []
+def test_a_crash_while_a_topic_is_made(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME] * MANY))
+    host.append("pond")
+    host.boot()
+    host.keeper.open_all()
+    assert len(host.partitions) == MANY
+    assert host.journal == []
 
 
-def test_a_node_that_stops_makes_nothing_more_but_takes_away_what_is_deleted(play: Play) -> None:
-    play.commit(*created("weir", WEIR, [ME] * MANY))
-    play.clock.run_for(1)
-    deleted = play.commit(RemoveTopicRecord(WEIR))
-    made = play.commit(*created("pond", POND, [ME] * MANY))
-    play.keeper.stop()
+def test_a_node_that_stops_makes_nothing_more_but_takes_away_what_is_deleted(host: ReplicaHost) -> None:
+    host.commit(*created("weir", WEIR, [ME] * MANY))
+    host.clock.run_for(1)
+    deleted = host.commit(RemoveTopicRecord(WEIR))
+    made = host.commit(*created("pond", POND, [ME] * MANY))
+    host.keeper.stop()
     assert (made.ended, deleted.ended) == (True, True)
-    assert len(play.removals) == len(play.folders()) == MANY
-    play.commit(*created("late", UUID(int=9), [ME]))
-    play.clock.run_for(1)
-    assert (play.open_names(), play.store.logs) == ([], {})
-    play.store.close()
-    play.boot()
-    play.keeper.open_all()
-    assert len(play.partitions.of_topic(POND)) == MANY
-    assert play.journal == []
+    assert len(host.removals) == len(host.folders()) == MANY
+    host.commit(*created("late", UUID(int=9), [ME]))
+    host.clock.run_for(1)
+    assert (host.open_names(), host.store.logs) == ([], {})
+    host.store.close()
+    host.boot()
+    host.keeper.open_all()
+    assert len(host.partitions.of_topic(POND)) == MANY
+    assert host.journal == []
 
 
 # Starting.
 
 
-def test_a_start_opens_what_the_metadata_has(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME, OTHER]), *created("weir", WEIR, [ME]))
-    play.commit(ConfigRecord(ResourceType.TOPIC, "weir", "retention.ms", "5"))
-    play.append("pond")
-    play.store.close()
-    play.boot()
-    play.keeper.open_all()
-    assert play.open_names() == ["pond-0", "weir-0"]
-    assert play.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
-    assert play.partitions.get("weir", 0).log.limits.retention_ms == 5  # type: ignore[union-attr]
-    assert play.journal == []
+def test_a_start_opens_what_the_metadata_has(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME, OTHER]), *created("weir", WEIR, [ME]))
+    host.commit(ConfigRecord(ResourceType.TOPIC, "weir", "retention.ms", "5"))
+    host.append("pond")
+    host.store.close()
+    host.boot()
+    host.keeper.open_all()
+    assert host.open_names() == ["pond-0", "weir-0"]
+    assert host.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
+    assert host.partitions.get("weir", 0).log.limits.retention_ms == 5  # type: ignore[union-attr]
+    assert host.journal == []
 
 
-def test_a_partition_that_is_missing_on_the_disk_begins_empty(play: Play) -> None:
+def test_a_partition_that_is_missing_on_the_disk_begins_empty(host: ReplicaHost) -> None:
     for record in created("pond", POND, [ME]):
-        play.image.replay(record)
-    play.keeper.open_all()
-    assert play.open_names() == play.folders() == ["pond-0"]
+        host.image.replay(record)
+    host.keeper.open_all()
+    assert host.open_names() == host.folders() == ["pond-0"]
 
 
-def test_a_folder_that_belongs_to_no_topic_is_set_aside(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]), *created("weir", WEIR, [ME]))
-    play.append("pond")
-    play.store.close()
-    play.image.replay(RemoveTopicRecord(POND))
-    play.boot()
-    play.keeper.open_all()
-    assert play.open_names() == ["weir-0"]
-    (stray,) = (name for name in play.folders() if name.startswith("pond-0"))
+def test_a_folder_that_belongs_to_no_topic_is_set_aside(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]), *created("weir", WEIR, [ME]))
+    host.append("pond")
+    host.store.close()
+    host.image.replay(RemoveTopicRecord(POND))
+    host.boot()
+    host.keeper.open_all()
+    assert host.open_names() == ["weir-0"]
+    (stray,) = (name for name in host.folders() if name.startswith("pond-0"))
     assert stray.endswith("-stray")
-    assert play.disk.size(f"/data/{stray}/00000000000000000000.log") > 0
-    assert stray in play.journal[0]
+    assert host.disk.size(f"/data/{stray}/00000000000000000000.log") > 0
+    assert stray in host.journal[0]
 
 
-def test_a_folder_that_cannot_be_opened_and_belongs_to_no_topic_leaves_its_name_to_the_next_one(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]), *created("weir", WEIR, [ME]))
-    play.append("pond")
-    play.store.close()
-    for name in play.disk.list("/data/pond-0"):
-        play.disk.remove(f"/data/pond-0/{name}")
-    play.image.replay(RemoveTopicRecord(POND))
-    play.boot()
-    assert list(play.store.failed) == [TopicPartition("pond", 0)]
-    play.keeper.open_all()
-    assert not play.store.failed
-    play.commit(*created("pond", UUID(int=9), [ME]))
-    assert sorted(play.open_names()) == ["pond-0", "weir-0"]
+def test_a_folder_that_cannot_be_opened_and_belongs_to_no_topic_leaves_its_name_to_the_next_one(
+    host: ReplicaHost,
+) -> None:
+    host.commit(*created("pond", POND, [ME]), *created("weir", WEIR, [ME]))
+    host.append("pond")
+    host.store.close()
+    for name in host.disk.list("/data/pond-0"):
+        host.disk.remove(f"/data/pond-0/{name}")
+    host.image.replay(RemoveTopicRecord(POND))
+    host.boot()
+    assert list(host.store.failed) == [TopicPartition("pond", 0)]
+    host.keeper.open_all()
+    assert not host.store.failed
+    host.commit(*created("pond", UUID(int=9), [ME]))
+    assert sorted(host.open_names()) == ["pond-0", "weir-0"]
 
 
-def test_a_damaged_folder_of_an_earlier_topic_leaves_its_name_to_the_new_one(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.store.close()
-    play.disk.remove("/data/pond-0/00000000000000000000.log")
+def test_a_damaged_folder_of_an_earlier_topic_leaves_its_name_to_the_new_one(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.store.close()
+    host.disk.remove("/data/pond-0/00000000000000000000.log")
     for record in (RemoveTopicRecord(POND), *created("pond", WEIR, [ME])):
-        play.image.replay(record)
-    play.boot()
-    assert TopicPartition("pond", 0) in play.store.damaged
-    play.keeper.open_all()
-    fresh = play.partitions.get("pond", 0)
+        host.image.replay(record)
+    host.boot()
+    assert TopicPartition("pond", 0) in host.store.damaged
+    host.keeper.open_all()
+    fresh = host.partitions.get("pond", 0)
     assert fresh is not None
     assert (fresh.log.end_offset, fresh.log.topic_id) == (0, WEIR)
 
 
-def test_a_folder_of_an_earlier_topic_of_that_name_is_set_aside(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.store.close()
+def test_a_folder_of_an_earlier_topic_of_that_name_is_set_aside(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.store.close()
     for record in (RemoveTopicRecord(POND), *created("pond", WEIR, [ME])):
-        play.image.replay(record)
-    play.boot()
-    play.keeper.open_all()
-    fresh = play.partitions.get("pond", 0)
+        host.image.replay(record)
+    host.boot()
+    host.keeper.open_all()
+    fresh = host.partitions.get("pond", 0)
     assert fresh is not None
     assert (fresh.log.end_offset, fresh.log.topic_id) == (0, WEIR)
-    assert any(name.endswith("-stray") for name in play.folders())
+    assert any(name.endswith("-stray") for name in host.folders())
 
 
 @pytest.mark.parametrize("has_records", [False, True])
-def test_a_folder_without_an_owner_is_kept_only_while_it_is_empty(play: Play, has_records: bool) -> None:
-    log = play.store.create(TopicPartition("pond", 0), NO_TOPIC_ID)
+def test_a_folder_without_an_owner_is_kept_only_while_it_is_empty(host: ReplicaHost, has_records: bool) -> None:
+    log = host.store.create(TopicPartition("pond", 0), NO_TOPIC_ID)
     if has_records:
-        log.append(play.batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
+        log.append(host.batch(b"v"), leader_epoch=0, now_ms=WALL_START_MS)
     for record in created("pond", POND, [ME]):
-        play.image.replay(record)
-    play.keeper.open_all()
-    kept = play.partitions.get("pond", 0)
+        host.image.replay(record)
+    host.keeper.open_all()
+    kept = host.partitions.get("pond", 0)
     assert kept is not None
     assert (kept.log.end_offset, kept.log.topic_id) == (0, POND)
     assert (kept.log is log) is not has_records
-    assert any(name.endswith("-stray") for name in play.folders()) is has_records
+    assert any(name.endswith("-stray") for name in host.folders()) is has_records
 
 
-def test_the_metadata_log_is_nobodys_stray(play: Play) -> None:
-    play.store.create(TopicPartition(METADATA_TOPIC, 0), UUID(int=1))
-    play.keeper.open_all()
-    assert play.folders() == [f"{METADATA_TOPIC}-0"]
-    assert play.journal == []
+def test_the_metadata_log_is_not_a_stray(host: ReplicaHost) -> None:
+    host.store.create(TopicPartition(METADATA_TOPIC, 0), UUID(int=1))
+    host.keeper.open_all()
+    assert host.folders() == [f"{METADATA_TOPIC}-0"]
+    assert host.journal == []
 
 
 # Partitions that could not be opened at first.
 
 
-def test_a_name_waits_until_the_workers_have_done_with_it(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    old = play.partitions.get("pond", 0).log  # type: ignore[union-attr]
+def test_a_name_waits_until_the_workers_have_done_with_it(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    old = host.partitions.get("pond", 0).log  # type: ignore[union-attr]
     ticket = old.sync_target()
-    play.commit(RemoveTopicRecord(POND))
-    play.commit(*created("pond", WEIR, [ME]))
-    play.clock.run_for(10 * LEAVING_MS)
-    assert play.open_names() == []
+    host.commit(RemoveTopicRecord(POND))
+    host.commit(*created("pond", WEIR, [ME]))
+    host.clock.run_for(10 * LEAVING_MS)
+    assert host.open_names() == []
     old.synced(ticket)
-    play.clock.run_for(LEAVING_MS)
-    assert play.open_names() == ["pond-0"]
-    assert play.partitions.get("pond", 0).topic_id == WEIR  # type: ignore[union-attr]
-    assert play.clock.pending() == 0
+    host.clock.run_for(LEAVING_MS)
+    assert host.open_names() == ["pond-0"]
+    assert host.partitions.get("pond", 0).topic_id == WEIR  # type: ignore[union-attr]
+    assert host.clock.pending() == 0
 
 
-def reopened_after_trouble(play: Play) -> None:
+def reopened_after_trouble(host: ReplicaHost) -> None:
     """Start while the disk fails, repair the disk, wait."""
-    play.store.close()
-    play.disk.fail_reads("pond-0", times=None)
-    play.boot()
-    play.keeper.open_all()
-    assert play.open_names() == []
-    play.clock.run_for(REOPEN_MS)
-    play.disk.heal()
-    play.clock.run_for(2 * REOPEN_MS)
+    host.store.close()
+    host.disk.fail_reads("pond-0", times=None)
+    host.boot()
+    host.keeper.open_all()
+    assert host.open_names() == []
+    host.clock.run_for(REOPEN_MS)
+    host.disk.heal()
+    host.clock.run_for(2 * REOPEN_MS)
 
 
-def test_a_fault_of_the_disk_at_the_start_may_pass(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    reopened_after_trouble(play)
-    assert play.open_names() == ["pond-0"]
-    assert play.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
-    assert [line.split(" {")[0] for line in play.journal] == [
+def test_a_fault_of_the_disk_at_the_start_may_pass(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    reopened_after_trouble(host)
+    assert host.open_names() == ["pond-0"]
+    assert host.partitions.get("pond", 0).log.end_offset == 1  # type: ignore[union-attr]
+    assert [line.split(" {")[0] for line in host.journal] == [
         "partition cannot be opened",
         "partition cannot be opened",
         "partition is open now",
     ]
-    assert play.late == [1]
-    assert play.clock.pending() == 0
+    assert host.late == [1]
+    assert host.clock.pending() == 0
 
 
-def test_what_is_found_late_may_belong_to_nobody(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.image.replay(RemoveTopicRecord(POND))
+def test_a_log_opened_late_may_be_a_stray(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.image.replay(RemoveTopicRecord(POND))
     for record in created("pond", WEIR, [ME]):
-        play.image.replay(record)
-    reopened_after_trouble(play)
-    assert play.partitions.get("pond", 0).log.end_offset == 0  # type: ignore[union-attr]
-    assert [name for name in play.folders() if name.endswith("-stray")]
+        host.image.replay(record)
+    reopened_after_trouble(host)
+    assert host.partitions.get("pond", 0).log.end_offset == 0  # type: ignore[union-attr]
+    assert [name for name in host.folders() if name.endswith("-stray")]
 
 
-def test_damage_is_told_and_left_to_a_person(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.store.close()
-    play.disk.remove("/data/.kafka_cleanshutdown")
-    play.disk.flip_bit(f"/data/pond-0/{0:020d}.log", 30)
-    play.boot()
-    play.keeper.open_all()
-    assert play.open_names() == []
-    assert "cannot be opened" in play.journal[0]
-    assert play.clock.pending() == 0
+def test_damage_is_told_and_left_to_a_person(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.store.close()
+    host.disk.remove("/data/.kafka_cleanshutdown")
+    host.disk.flip_bit(f"/data/pond-0/{0:020d}.log", 30)
+    host.boot()
+    host.keeper.open_all()
+    assert host.open_names() == []
+    assert "cannot be opened" in host.journal[0]
+    assert host.clock.pending() == 0
 
 
 # Roles.
@@ -527,183 +529,185 @@ def replicated(leader: int, epoch: int = 3, isr: tuple[int, ...] = (ME, OTHER)) 
     ]
 
 
-def test_a_replica_follows_its_leader_and_leads_when_it_is_told(play: Play) -> None:
-    play.commit(*replicated(OTHER))
-    partition = play.partitions.get("pond", 0)
+def test_a_replica_follows_its_leader_and_leads_when_it_is_told(host: ReplicaHost) -> None:
+    host.commit(*replicated(OTHER))
+    partition = host.partitions.get("pond", 0)
     assert partition is not None
-    assert (partition.is_leader, play.fetchers.leaders) == (False, {"pond-0": (OTHER, 3)})
-    play.commit(PartitionChangeRecord(0, POND, isr=(OTHER,)))
-    assert play.fetchers.leaders == {"pond-0": (OTHER, 3)}, "who is in sync changes nothing for a follower"
-    play.commit(PartitionChangeRecord(0, POND, isr=(ME,), leader=ME))
-    assert (partition.is_leader, partition.leader_epoch, play.fetchers.leaders) == (True, 4, {})
-    play.commit(PartitionChangeRecord(0, POND, leader=OTHER))
-    assert (partition.is_leader, play.fetchers.leaders) == (False, {"pond-0": (OTHER, 5)})
-    play.commit(PartitionChangeRecord(0, POND, leader=-1))
-    assert (partition.is_leader, play.fetchers.leaders) == (False, {})
+    assert (partition.is_leader, host.fetchers.leaders) == (False, {"pond-0": (OTHER, 3)})
+    host.commit(PartitionChangeRecord(0, POND, isr=(OTHER,)))
+    assert host.fetchers.leaders == {"pond-0": (OTHER, 3)}, "who is in sync changes nothing for a follower"
+    host.commit(PartitionChangeRecord(0, POND, isr=(ME,), leader=ME))
+    assert (partition.is_leader, partition.leader_epoch, host.fetchers.leaders) == (True, 4, {})
+    host.commit(PartitionChangeRecord(0, POND, leader=OTHER))
+    assert (partition.is_leader, host.fetchers.leaders) == (False, {"pond-0": (OTHER, 5)})
+    host.commit(PartitionChangeRecord(0, POND, leader=-1))
+    assert (partition.is_leader, host.fetchers.leaders) == (False, {})
 
 
-def test_a_log_that_is_being_cut_takes_its_role_when_that_is_over(play: Play) -> None:
-    play.commit(*replicated(OTHER))
-    partition = play.partitions.get("pond", 0)
+def test_a_log_that_is_being_cut_takes_its_role_when_that_is_over(host: ReplicaHost) -> None:
+    host.commit(*replicated(OTHER))
+    partition = host.partitions.get("pond", 0)
     assert partition is not None
-    play.fetchers.cutting.add("pond-0")
-    play.commit(PartitionChangeRecord(0, POND, leader=ME))
+    host.fetchers.cutting.add("pond-0")
+    host.commit(PartitionChangeRecord(0, POND, leader=ME))
     assert not partition.is_leader
-    play.fetchers.cutting.clear()
-    play.keeper.give_role(partition)
+    host.fetchers.cutting.clear()
+    host.keeper.give_role(partition)
     assert (partition.is_leader, partition.leader_epoch) == (True, 4)
 
 
-def test_what_is_deleted_or_moved_away_is_followed_no_more(play: Play) -> None:
-    play.commit(*replicated(OTHER))
-    play.commit(PartitionChangeRecord(0, POND, replicas=(OTHER,), isr=(OTHER,)))
-    assert (play.fetchers.leaders, play.open_names(), len(play.removals)) == ({}, [], 1)
-    play.commit(PartitionChangeRecord(0, POND, replicas=(OTHER, ME)))
-    assert play.open_names() == ["pond-0"]
-    play.commit(RemoveTopicRecord(POND))
-    assert (play.fetchers.leaders, play.open_names()) == ({}, [])
+def test_what_is_deleted_or_moved_away_is_followed_no_more(host: ReplicaHost) -> None:
+    host.commit(*replicated(OTHER))
+    host.commit(PartitionChangeRecord(0, POND, replicas=(OTHER,), isr=(OTHER,)))
+    assert (host.fetchers.leaders, host.open_names(), len(host.removals)) == ({}, [], 1)
+    host.commit(PartitionChangeRecord(0, POND, replicas=(OTHER, ME)))
+    assert host.open_names() == ["pond-0"]
+    host.commit(RemoveTopicRecord(POND))
+    assert (host.fetchers.leaders, host.open_names()) == ({}, [])
 
 
-def test_a_replica_that_moves_away_before_it_is_its_turn_leaves_nothing(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME] * MANY))
-    while play.turn() < MANY:
+def test_a_replica_that_moves_away_before_it_is_its_turn_leaves_nothing(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME] * MANY))
+    while host.turn() < MANY:
         pass
-    play.boot()
-    play.keeper.open_all(at_once=False)
-    assert len(play.partitions) < MANY, "the last one is not open yet"
-    play.commit(PartitionChangeRecord(MANY - 1, POND, replicas=(OTHER,), isr=(OTHER,), leader=OTHER))
-    while play.turn() < MANY - 1:
+    host.boot()
+    host.keeper.open_all(at_once=False)
+    assert len(host.partitions) < MANY, "the last one is not open yet"
+    host.commit(PartitionChangeRecord(MANY - 1, POND, replicas=(OTHER,), isr=(OTHER,), leader=OTHER))
+    while host.turn() < MANY - 1:
         pass
-    play.turn()
-    assert TopicPartition("pond", MANY - 1) not in play.store.logs
-    assert len(play.removals) == 1
+    host.turn()
+    assert TopicPartition("pond", MANY - 1) not in host.store.logs
+    assert len(host.removals) == 1
 
 
-def test_a_topic_that_is_deleted_before_it_is_opened_leaves_nothing(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME] * MANY))
-    while play.turn() < MANY:
+def test_a_topic_that_is_deleted_before_it_is_opened_leaves_nothing(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME] * MANY))
+    while host.turn() < MANY:
         pass
-    play.boot()
-    play.keeper.open_all(at_once=False)
-    play.commit(RemoveTopicRecord(POND))
-    while play.clock.pending():
-        play.turn()
-    assert (play.store.logs, len(play.removals)) == ({}, MANY)
+    host.boot()
+    host.keeper.open_all(at_once=False)
+    host.commit(RemoveTopicRecord(POND))
+    while host.clock.pending():
+        host.turn()
+    assert (host.store.logs, len(host.removals)) == ({}, MANY)
 
 
-def test_a_replica_begins_where_it_was_committed_before(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
+def test_a_replica_begins_where_it_was_committed_before(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
     for _ in range(5):
-        play.append("pond")
-    play.image = Image()
-    play.boot()
-    play.noted[POND, 0] = 3
-    play.commit(*replicated(OTHER))
-    partition = play.partitions.get("pond", 0)
+        host.append("pond")
+    host.image = Image()
+    host.boot()
+    host.noted[POND, 0] = 3
+    host.commit(*replicated(OTHER))
+    partition = host.partitions.get("pond", 0)
     assert partition is not None
     assert (partition.committed_offset, partition.log.end_offset) == (3, 5)
 
 
-def test_an_image_that_has_caught_up_by_a_leap_decides_what_stays(play: Play) -> None:
-    play.commit(*created("weir", WEIR, [ME]), *created("pond", POND, [ME]))
-    play.image.replay(RemoveTopicRecord(WEIR))
-    play.image.replay(PartitionChangeRecord(0, POND, leader=ME))
-    play.keeper.open_all(at_once=False)
-    assert play.open_names() == ["pond-0"]
-    assert play.partitions.by_id(POND, 0).leader_epoch == 1  # type: ignore[union-attr]
-    assert any("set aside" in line for line in play.journal)
+def test_an_image_that_has_caught_up_by_a_leap_decides_what_stays(host: ReplicaHost) -> None:
+    host.commit(*created("weir", WEIR, [ME]), *created("pond", POND, [ME]))
+    host.image.replay(RemoveTopicRecord(WEIR))
+    host.image.replay(PartitionChangeRecord(0, POND, leader=ME))
+    host.keeper.open_all(at_once=False)
+    assert host.open_names() == ["pond-0"]
+    assert host.partitions.by_id(POND, 0).leader_epoch == 1  # type: ignore[union-attr]
+    assert any("set aside" in line for line in host.journal)
 
 
-def test_a_damaged_replica_begins_anew_once_nobody_counts_on_it(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.image = Image()
-    log = play.store.get(TopicPartition("pond", 0))
+def test_a_damaged_replica_is_recreated_once_it_is_not_in_sync(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.image = Image()
+    log = host.store.get(TopicPartition("pond", 0))
     assert log is not None
     ticket = log.sync_target()
     ticket.run()
     log.synced(ticket)
-    play.store.checkpoint()
-    file = play.disk.open("/data/pond-0/00000000000000000000.log")
+    host.store.checkpoint()
+    file = host.disk.open("/data/pond-0/00000000000000000000.log")
     file.truncate(20)
     file.close()
-    play.boot()
-    assert TopicPartition("pond", 0) in play.store.damaged
-    play.commit(*replicated(OTHER))
-    assert play.open_names() == [], "it is in sync, as others believe"
-    play.commit(PartitionChangeRecord(0, POND, isr=(OTHER,)))
-    assert (play.open_names(), play.fetchers.leaders) == (["pond-0"], {"pond-0": (OTHER, 3)})
-    partition = play.partitions.get("pond", 0)
+    host.boot()
+    assert TopicPartition("pond", 0) in host.store.damaged
+    host.commit(*replicated(OTHER))
+    assert host.open_names() == [], "it is in sync, as others believe"
+    host.commit(PartitionChangeRecord(0, POND, isr=(OTHER,)))
+    assert (host.open_names(), host.fetchers.leaders) == (["pond-0"], {"pond-0": (OTHER, 3)})
+    partition = host.partitions.get("pond", 0)
     assert partition is not None
     assert partition.log.end_offset == 0
-    assert any("begins anew" in line for line in play.journal)
+    assert any("damaged replica set aside" in line for line in host.journal)
 
 
-def test_a_topic_that_went_before_its_turn_leaves_nothing_to_the_next_of_its_name(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.boot()
-    play.keeper.open_all(at_once=False)
+def test_a_topic_that_went_before_its_turn_leaves_nothing_to_the_next_of_its_name(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.boot()
+    host.keeper.open_all(at_once=False)
     # It is opened at once here; one of many would still be closed.
-    partition = play.partitions.get("pond", 0)
+    partition = host.partitions.get("pond", 0)
     assert partition is not None
-    play.partitions.discard(partition)
-    play.commit(RemoveTopicRecord(POND))
-    play.commit(*created("pond", WEIR, [ME]))
-    fresh = play.partitions.get("pond", 0)
+    host.partitions.remove(partition)
+    host.commit(RemoveTopicRecord(POND))
+    host.commit(*created("pond", WEIR, [ME]))
+    fresh = host.partitions.get("pond", 0)
     assert fresh is not None
     assert (fresh.topic_id, fresh.log.end_offset) == (WEIR, 0)
 
 
-def test_what_is_told_twice_is_opened_once(play: Play) -> None:
-    play.commit(*replicated(OTHER))
-    partition = play.partitions.get("pond", 0)
-    play.keeper.on_records(replicated(OTHER))
-    assert play.partitions.get("pond", 0) is partition
+def test_what_is_told_twice_is_opened_once(host: ReplicaHost) -> None:
+    host.commit(*replicated(OTHER))
+    partition = host.partitions.get("pond", 0)
+    host.keeper.on_records(replicated(OTHER))
+    assert host.partitions.get("pond", 0) is partition
 
 
 # Missing folders.
 
 
-def test_a_replica_whose_folder_is_gone_does_not_begin_at_record_0_while_others_count_on_it(play: Play) -> None:
+def test_a_replica_whose_folder_is_gone_does_not_begin_at_record_0_while_others_count_on_it(
+    host: ReplicaHost,
+) -> None:
     """As leader it would have the others truncate to nothing."""
-    play.commit(*replicated(ME))
-    play.append("pond")
-    play.store.get(TopicPartition("pond", 0)).close()  # type: ignore[union-attr]
-    play.store.checkpoint()
-    play.disk.remove_folder("/data/pond-0")
-    play.boot()
-    play.keeper.open_all()
-    assert (play.open_names(), play.confessions) == ([], [0])
-    assert "its folder is gone" in play.journal[0]
-    play.clock.run_for(REOPEN_MS)
-    assert (play.open_names(), play.confessions) == ([], [0]), "it is said once"
-    play.commit(PartitionChangeRecord(0, POND, leader=OTHER, isr=(OTHER,)))
-    assert play.open_names() == ["pond-0"]
-    assert play.fetchers.leaders == {"pond-0": (OTHER, 4)}
+    host.commit(*replicated(ME))
+    host.append("pond")
+    host.store.get(TopicPartition("pond", 0)).close()  # type: ignore[union-attr]
+    host.store.checkpoint()
+    host.disk.remove_folder("/data/pond-0")
+    host.boot()
+    host.keeper.open_all()
+    assert (host.open_names(), host.confessions) == ([], [0])
+    assert "its folder is missing" in host.journal[0]
+    host.clock.run_for(REOPEN_MS)
+    assert (host.open_names(), host.confessions) == ([], [0]), "it is said once"
+    host.commit(PartitionChangeRecord(0, POND, leader=OTHER, isr=(OTHER,)))
+    assert host.open_names() == ["pond-0"]
+    assert host.fetchers.leaders == {"pond-0": (OTHER, 4)}
 
 
-def test_a_folder_of_a_topic_that_was_deleted_just_before_a_crash_is_not_missed(play: Play) -> None:
-    play.commit(*replicated(ME), *created("weir", WEIR, [ME]))
-    play.append("weir")
-    for log in play.store.logs.values():
+def test_a_folder_of_a_topic_that_was_deleted_just_before_a_crash_is_not_missed(host: ReplicaHost) -> None:
+    host.commit(*replicated(ME), *created("weir", WEIR, [ME]))
+    host.append("weir")
+    for log in host.store.logs.values():
         log.close()
-    play.store.checkpoint()
-    play.commit(RemoveTopicRecord(WEIR))
-    for job in play.removals:
+    host.store.checkpoint()
+    host.commit(RemoveTopicRecord(WEIR))
+    for job in host.removals:
         job.run()
-    play.boot()
-    assert play.store.missing == {TopicPartition("weir", 0)}
-    play.keeper.open_all()
-    assert not play.store.missing
-    assert play.confessions == []
+    host.boot()
+    assert host.store.missing == {TopicPartition("weir", 0)}
+    host.keeper.open_all()
+    assert not host.store.missing
+    assert host.confessions == []
 
 
-def test_the_only_replica_begins_anew_when_its_folder_is_gone(play: Play) -> None:
-    play.commit(*created("pond", POND, [ME]))
-    play.append("pond")
-    play.store.close()
-    play.disk.remove_folder("/data/pond-0")
-    play.boot()
-    play.keeper.open_all()
-    assert play.open_names() == ["pond-0"]
+def test_the_only_replica_begins_anew_when_its_folder_is_gone(host: ReplicaHost) -> None:
+    host.commit(*created("pond", POND, [ME]))
+    host.append("pond")
+    host.store.close()
+    host.disk.remove_folder("/data/pond-0")
+    host.boot()
+    host.keeper.open_all()
+    assert host.open_names() == ["pond-0"]

@@ -12,11 +12,11 @@ from millpond.broker.serving.pieces import PIECE_ITEMS
 from millpond.wire import messages as m
 
 
-class Play:
-    def __init__(self, desk: Any) -> None:
-        self.desk = desk
-        desk.create("pond")
-        self.caller = desk.connect()
+class TransactionalClient:
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        server.create("pond")
+        self.caller = server.connect()
         self.ask(m.FindCoordinatorRequest(key="g", key_type=0), 3)
         reply = self.ask(m.InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=10_000), 4)
         self.id, self.epoch = reply.producer_id, reply.producer_epoch
@@ -43,7 +43,7 @@ class Play:
     def commit_by_id(self, **offsets_of: dict[int, int]) -> m.TxnOffsetCommitResponse:
         """`pond={0: 5}` is offset 5 for partition 0. A topic that does not exist has the id 99."""
         kind = m.TxnOffsetCommitRequest
-        known = self.desk.broker.image.topics
+        known = self.server.broker.image.topics
         topics = [
             kind.TxnOffsetCommitRequestTopic(
                 topic_id=known[name].id if name in known else UUID(int=99),
@@ -66,7 +66,7 @@ class Play:
             transactional_id="tx", producer_id=self.id, producer_epoch=self.epoch, committed=committed
         )
         code = self.ask(request, 3).error_code
-        self.desk.run(1000)
+        self.server.run(1000)
         return code
 
     def committed(self, *, stable: bool = False) -> tuple[int, int]:
@@ -79,73 +79,73 @@ class Play:
 
 
 @pytest.fixture
-def play(desk: Any) -> Play:
-    return Play(desk)
+def client(server: Any) -> TransactionalClient:
+    return TransactionalClient(server)
 
 
-def test_offsets_count_once_the_transaction_is_committed(play: Play) -> None:
-    assert play.add_group() == 0
-    assert play.commit(5) == 0
-    assert play.committed() == (-1, 0)
-    assert play.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    assert play.end(committed=True) == 0
-    assert play.committed(stable=True) == (5, 0)
+def test_offsets_count_once_the_transaction_is_committed(client: TransactionalClient) -> None:
+    assert client.add_group() == 0
+    assert client.commit(5) == 0
+    assert client.committed() == (-1, 0)
+    assert client.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert client.end(committed=True) == 0
+    assert client.committed(stable=True) == (5, 0)
 
 
-def test_offsets_of_an_aborted_transaction_never_were(play: Play) -> None:
-    play.add_group()
-    play.commit(5)
-    assert play.end(committed=False) == 0
-    assert play.committed(stable=True) == (-1, 0)
+def test_offsets_of_an_aborted_transaction_never_were(client: TransactionalClient) -> None:
+    client.add_group()
+    client.commit(5)
+    assert client.end(committed=False) == 0
+    assert client.committed(stable=True) == (-1, 0)
 
 
-def test_the_group_must_be_part_of_the_transaction(play: Play) -> None:
-    assert play.commit(5) in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
-    assert play.committed(stable=True) == (-1, 0)
+def test_the_group_must_be_part_of_the_transaction(client: TransactionalClient) -> None:
+    assert client.commit(5) in (ErrorCode.INVALID_TXN_STATE, ErrorCode.TRANSACTION_ABORTABLE)
+    assert client.committed(stable=True) == (-1, 0)
 
 
-def test_newer_clients_take_the_group_along(play: Play) -> None:
-    assert play.commit(5, version=5) == 0
-    assert play.end(committed=True) == 0
-    assert play.committed() == (5, 0)
+def test_newer_clients_take_the_group_along(client: TransactionalClient) -> None:
+    assert client.commit(5, version=5) == 0
+    assert client.end(committed=True) == 0
+    assert client.committed() == (5, 0)
 
 
-def test_version_6_names_topics_by_id(play: Play) -> None:
-    reply = play.commit_by_id(nowhere={0: 1, 1: 1}, pond={0: 5, 7: 1})
+def test_version_6_names_topics_by_id(client: TransactionalClient) -> None:
+    reply = client.commit_by_id(nowhere={0: 1, 1: 1}, pond={0: 5, 7: 1})
     assert [[each.error_code for each in topic.partitions] for topic in reply.topics] == [
         [ErrorCode.UNKNOWN_TOPIC_ID] * 2,
         [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
     ]
-    assert play.end(committed=True) == 0
-    assert play.committed() == (5, 0)
+    assert client.end(committed=True) == 0
+    assert client.committed() == (5, 0)
 
 
-def test_version_6_answers_a_request_in_slices_as_one(play: Play) -> None:
+def test_version_6_answers_a_request_in_slices_as_one(client: TransactionalClient) -> None:
     count = 3 * PIECE_ITEMS
-    reply = play.commit_by_id(pond=dict.fromkeys(range(count), 5), nowhere=dict.fromkeys(range(count), 5))
+    reply = client.commit_by_id(pond=dict.fromkeys(range(count), 5), nowhere=dict.fromkeys(range(count), 5))
     pond, nowhere = ([(each.partition_index, each.error_code) for each in topic.partitions] for topic in reply.topics)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert pond == [(0, ErrorCode.NONE), *((index, unknown) for index in range(1, count))]
     assert nowhere == [(index, ErrorCode.UNKNOWN_TOPIC_ID) for index in range(count)]
-    assert play.end(committed=True) == 0
-    assert play.committed() == (5, 0)
+    assert client.end(committed=True) == 0
+    assert client.committed() == (5, 0)
 
 
-def test_version_6_refuses_a_producer_that_is_fenced_for_each_topic_id(play: Play) -> None:
-    play.commit_by_id(pond={0: 5})
-    play.epoch -= 1
-    reply = play.commit_by_id(pond={0: 6}, nowhere={0: 6})
+def test_version_6_refuses_a_producer_that_is_fenced_for_each_topic_id(client: TransactionalClient) -> None:
+    client.commit_by_id(pond={0: 5})
+    client.epoch -= 1
+    reply = client.commit_by_id(pond={0: 6}, nowhere={0: 6})
     codes = {each.error_code for topic in reply.topics for each in topic.partitions}
     assert codes <= {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED}
     assert codes
 
 
-def test_pending_offsets_survive_a_power_cut_and_the_commit_after_it(play: Play) -> None:
-    play.add_group()
-    play.commit(7)
-    play.desk.node.crash()
-    assert play.desk.node.start()
-    play.caller = play.desk.connect()
-    assert play.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
-    assert play.end(committed=True) == 0
-    assert play.committed(stable=True) == (7, 0)
+def test_pending_offsets_survive_a_power_cut_and_the_commit_after_it(client: TransactionalClient) -> None:
+    client.add_group()
+    client.commit(7)
+    client.server.node.crash()
+    assert client.server.node.start()
+    client.caller = client.server.connect()
+    assert client.committed(stable=True) == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+    assert client.end(committed=True) == 0
+    assert client.committed(stable=True) == (7, 0)

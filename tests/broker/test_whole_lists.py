@@ -351,16 +351,16 @@ def test_sessions_of_as_many_partitions_as_a_request_may_name(client: Client) ->
     forgotten = [kind.ForgottenTopic(topic=name, partitions=[1]) for name in names(9_990)]
 
     def act() -> None:
-        begun = client.ask(fetch(topics, session_epoch=0), 11)
-        assert fetched(begun) == 19_980
-        assert begun.session_id
-        more = client.ask(fetch(others, session_epoch=1, session_id=begun.session_id), 11)
+        response = client.ask(fetch(topics, session_epoch=0), 11)
+        assert fetched(response) == 19_980
+        assert response.session_id
+        more = client.ask(fetch(others, session_epoch=1, session_id=response.session_id), 11)
         assert fetched(more) == 19_980, "all of them are errors, of which it hears again"
         fewer = client.ask(
-            fetch([], session_epoch=2, session_id=begun.session_id, forgotten_topics_data=forgotten), 11
+            fetch([], session_epoch=2, session_id=response.session_id, forgotten_topics_data=forgotten), 11
         )
         assert fetched(fewer) == 9_990
-        client.ask(fetch([], session_epoch=-1, session_id=begun.session_id), 11)
+        client.ask(fetch([], session_epoch=-1, session_id=response.session_id), 11)
 
     assert client.longest_turn(act) < SLOWEST_SECONDS
 
@@ -368,18 +368,18 @@ def test_sessions_of_as_many_partitions_as_a_request_may_name(client: Client) ->
 def test_a_session_of_many_partitions_hears_only_of_news(client: Client) -> None:
     """What was already sent is not forgotten when the session's partitions are looked up in steps."""
     topics = [fetch_topic(WIDE, topic="wide")]
-    begun = client.ask(fetch(topics, session_epoch=0), 11)
-    assert fetched(begun) == WIDE
-    again = client.ask(fetch(topics, session_epoch=1, session_id=begun.session_id), 11)
+    response = client.ask(fetch(topics, session_epoch=0), 11)
+    assert fetched(response) == WIDE
+    again = client.ask(fetch(topics, session_epoch=1, session_id=response.session_id), 11)
     assert fetched(again) == 0, "nothing has changed"
     elsewhere = [fetch_topic(WIDE, offset=99, topic="wide")]
-    beyond = client.ask(fetch(elsewhere, session_epoch=2, session_id=begun.session_id), 11)
+    beyond = client.ask(fetch(elsewhere, session_epoch=2, session_id=response.session_id), 11)
     assert {each.error_code for each in beyond.responses[0].partitions} == {ErrorCode.OFFSET_OUT_OF_RANGE}
     assert fetched(beyond) == WIDE
     # The request is small, its response is not.
-    small = fetch([], session_epoch=3, session_id=begun.session_id)
+    small = fetch([], session_epoch=3, session_id=response.session_id)
     assert fetched(client.ask(small, 11)) == WIDE
-    client.ask(fetch([], session_epoch=-1, session_id=begun.session_id), 11)
+    client.ask(fetch([], session_epoch=-1, session_id=response.session_id), 11)
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1, 29_990), (9_990, 2)])

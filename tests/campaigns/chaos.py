@@ -1,8 +1,8 @@
-"""Run all campaigns in sequence: real kills under load and under transactions, faults and operations on a cluster,
-group churn, slow and hostile clients, then many simulated runs. The tests marked `with_time` come last: comparisons
-with Apache Kafka, the demo, the README on a clean copy, and long runs.
+"""Run all campaigns in sequence: real kills under transactions, faults and operations on a cluster, group churn, slow
+and hostile clients, then many simulated runs. The tests marked `with_time` come last: comparisons with Apache Kafka,
+the demo, the README on a clean copy, and long runs.
 
-python tests/campaigns/chaos.py --loops 200 --records 100000 --faults 200 --minutes 6 --seeds 1000
+python tests/campaigns/chaos.py --records 100000 --faults 200 --minutes 6 --seeds 1000
 """
 
 from __future__ import annotations
@@ -20,26 +20,24 @@ LONG_TESTS = [sys.executable, "-m", "pytest", "-m", "with_time", str(FOLDER.pare
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Kill real nodes under load, churn groups, then simulate.")
-    parser.add_argument("--loops", default="200", help="how often a real node is killed")
     parser.add_argument("--records", default="100000", help="how many are copied exactly once")
     parser.add_argument("--faults", default="200", help="how many are done to a real cluster")
     parser.add_argument("--minutes", default="6", help="how long groups are churned")
     parser.add_argument("--frames", default="10000000", help="how many hostile requests are sent")
     parser.add_argument("--seeds", default="1000", help="how many runs are simulated")
-    wanted = parser.parse_args()
+    arguments = parser.parse_args()
     failed = 0
     for words in (
-        ["kill9.py", "--loops", wanted.loops],
-        ["exactly_once.py", "--records", wanted.records],
+        ["exactly_once.py", "--records", arguments.records],
         ["spark_exactly_once.py"],
         ["spark_kills.py"],
-        ["cluster.py", "--faults", wanted.faults],
+        ["cluster.py", "--faults", arguments.faults],
         ["operations.py"],
-        ["churn.py", "--minutes", wanted.minutes, "--node-kills"],
+        ["churn.py", "--minutes", arguments.minutes, "--node-kills"],
         ["slow_clients.py"],
         ["fuzz.py", "--frames", "200000", "--node"],
-        ["fuzz.py", "--frames", wanted.frames],
-        ["simulate.py", "all", "--seeds", wanted.seeds],
+        ["fuzz.py", "--frames", arguments.frames],
+        ["simulate.py", "all", "--seeds", arguments.seeds],
     ):
         print(f"\n{' '.join(words)}", flush=True)
         failed += subprocess.run([sys.executable, str(FOLDER / words[0]), *words[1:]], check=False).returncode != 0

@@ -33,12 +33,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--partitions", type=int, default=16)
     parser.add_argument("--seed", type=int, default=fresh_seed())
     parser.add_argument("--node-kills", action="store_true", help="kill the node too, now and then")
-    wanted = parser.parse_args(arguments)
-    protocols = wanted.protocol or PROTOCOLS
-    seconds_each = wanted.minutes * 60 / len(protocols)
+    options = parser.parse_args(arguments)
+    protocols = options.protocol or PROTOCOLS
+    seconds_each = options.minutes * 60 / len(protocols)
     rounds = max(1, round(seconds_each / ROUND_SECONDS))
     print(
-        f"churn: {', '.join(protocols)}, {rounds} x {seconds_each / rounds:.0f} s each, seed {wanted.seed}",
+        f"churn: {', '.join(protocols)}, {rounds} x {seconds_each / rounds:.0f} s each, seed {options.seed}",
         flush=True,
     )
     tallies = []
@@ -47,10 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
             plan = Plan(
                 protocol,
                 seconds_each / rounds,
-                wanted.seed + number,
-                (*MEMBER_EVENTS, *NODE_EVENTS) if wanted.node_kills else MEMBER_EVENTS,
-                partitions=wanted.partitions,
-                members_max=wanted.members,
+                options.seed + number,
+                (*MEMBER_EVENTS, *NODE_EVENTS) if options.node_kills else MEMBER_EVENTS,
+                partitions=options.partitions,
+                members_max=options.members,
             )
             tallies.append(one_round(plan, number))
     show([total(protocol, tallies) for protocol in protocols])
@@ -79,13 +79,13 @@ def one_round(plan: Plan, number: int) -> Tally:
 
 def total(protocol: str, tallies: list[Tally]) -> Tally:
     """All runs of a protocol combined."""
-    found = Tally(protocol)
+    result = Tally(protocol)
     for tally in tallies:
         if tally.protocol == protocol:
             for name, value in vars(tally).items():
                 if name != "protocol":
-                    setattr(found, name, getattr(found, name) + value)
-    return found
+                    setattr(result, name, getattr(result, name) + value)
+    return result
 
 
 def show(totals: list[Tally]) -> None:

@@ -67,44 +67,44 @@ def main(arguments: list[str] | None = None) -> int:
         type=Path,
         help="a folder for what nodes, members of groups and Java tell; data of a failed round are always kept",
     )
-    wanted = parser.parse_args(arguments)
-    if wanted.diaries is not None:
-        wanted.diaries.mkdir(parents=True, exist_ok=True)
-    print(f"cluster: {wanted.faults} faults on {wanted.nodes} nodes, seed {wanted.seed}", flush=True)
-    java = java_classes(wanted.diaries)
+    options = parser.parse_args(arguments)
+    if options.diaries is not None:
+        options.diaries.mkdir(parents=True, exist_ok=True)
+    print(f"cluster: {options.faults} faults on {options.nodes} nodes, seed {options.seed}", flush=True)
+    java = java_classes(options.diaries)
     outcomes = []
     done = 0
-    for number, nodes in enumerate(itertools.cycle(wanted.nodes)):
+    for number, nodes in enumerate(itertools.cycle(options.nodes)):
         load = Load(
-            wanted.copies,
+            options.copies,
             COPY_PROTOCOLS[number % len(COPY_PROTOCOLS)],
             [[sys.executable, str(WRITER)], *([[*java, "NumberWriter"]] if java else [])],
             [*java, "NumberReader"] if java else [],
-            wanted.diaries,
+            options.diaries,
         )
-        outcome = play(wanted, nodes, wanted.seed + done, min(wanted.round, wanted.faults - done), load)
+        outcome = run_round(options, nodes, options.seed + done, min(options.round, options.faults - done), load)
         if outcome is None:
             show(outcomes)
             return 1
         outcomes.append(outcome)
         done += outcome.faults.total()
-        print(f"  {nodes} nodes, {done} of {wanted.faults} faults: {outcome.findings}", flush=True)
-        if done >= wanted.faults:
+        print(f"  {nodes} nodes, {done} of {options.faults} faults: {outcome.findings}", flush=True)
+        if done >= options.faults:
             break
     show(outcomes)
     return 1 if any(outcome.findings for outcome in outcomes) else 0
 
 
-def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Load) -> Outcome | None:
+def run_round(options: argparse.Namespace, nodes: int, seed: int, count: int, load: Load) -> Outcome | None:
     """One round; None if a cluster did not recover."""
-    settings = SETTINGS | ({"flush.ack": wanted.flush_ack} if wanted.flush_ack else {})
+    settings = SETTINGS | ({"flush.ack": options.flush_ack} if options.flush_ack else {})
     with (
         tempfile.TemporaryDirectory(prefix="millpond-cluster-", ignore_cleanup_errors=True) as folder,
         Disks(Path(folder), nodes).in_use() as disks,
     ):
         for what, why in disks.reasons.items():
             print(f"without {what}: {why}", flush=True)
-        faults = plan(count, wanted.only or possible(disks), random.Random(seed))
+        faults = plan(count, options.only or possible(disks), random.Random(seed))
         cluster = ponds(nodes, settings=settings, folder=folder)
         outcome: Outcome | None = None
         try:
@@ -117,12 +117,12 @@ def play(wanted: argparse.Namespace, nodes: int, seed: int, count: int, load: Lo
                 print(f"--- node {node.node_id}", *node.journal[-40:], sep="\n", file=sys.stderr)
         finally:
             if outcome is None or outcome.findings:
-                kept = (wanted.diaries or Path(tempfile.gettempdir())) / f"millpond-data-{seed}"
+                kept = (options.diaries or Path(tempfile.gettempdir())) / f"millpond-data-{seed}"
                 shutil.copytree(folder, kept, dirs_exist_ok=True)
                 write_journals(cluster, kept)
                 print(f"the data of the nodes are kept in {kept}", flush=True)
-            if wanted.diaries is not None:
-                write_journals(cluster, wanted.diaries)
+            if options.diaries is not None:
+                write_journals(cluster, options.diaries)
         return outcome
 
 

@@ -24,18 +24,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--worker-kills", type=int, default=60)
     parser.add_argument("--node-kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same kills")
-    wanted = parser.parse_args(arguments)
-    print(f"exactly once: {wanted.records:,} records, seed {wanted.seed}", flush=True)
+    options = parser.parse_args(arguments)
+    print(f"exactly once: {options.records:,} records, seed {options.seed}", flush=True)
     shapes = [(2, 1, "range"), (1, 2, "cooperative-sticky"), (1, 2, "consumer")]
     done: list[tuple[Plan, Tally]] = []
     for share, workers, protocol in shapes:
         plan = Plan(
-            wanted.records * share // 4,
-            wanted.worker_kills * share // 4,
-            wanted.node_kills * share // 4,
+            options.records * share // 4,
+            options.worker_kills * share // 4,
+            options.node_kills * share // 4,
             workers,
             protocol,
-            wanted.seed,
+            options.seed,
         )
         print(f"  {plan.records:,} records, {workers} worker(s), {protocol}", flush=True)
         with tempfile.TemporaryDirectory(prefix="millpond-exactly-once-") as folder:
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
             try:
                 done.append((plan, run(node, plan, progress)))
             except AssertionError as fault:
-                print(f"FAILED with seed {wanted.seed}: {fault}", file=sys.stderr)
+                print(f"FAILED with seed {options.seed}: {fault}", file=sys.stderr)
                 return 1
             finally:
                 node.kill9()

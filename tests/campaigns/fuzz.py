@@ -159,15 +159,15 @@ class Tally:
         print(f"{len(self.tapes)} failed {self.tapes or ''}")
 
 
-def campaign(given: argparse.Namespace) -> int:
-    folder: Path | None = given.folder
+def campaign(options: argparse.Namespace) -> int:
+    folder: Path | None = options.folder
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     kept = None if folder is None else folder / "corpus.jsonl"
     tally = Tally(None if folder is None else folder / "tally.json")
-    first = given.start if given.start is not None else tally.next_seed or fresh_seed()
+    first = options.start if options.start is not None else tally.next_seed or fresh_seed()
     sent = tally.totals["frames"]
-    print(f"fuzz: {given.frames:,} frames, {sent:,} of them sent already, seeds from {first} on", flush=True)
+    print(f"fuzz: {options.frames:,} frames, {sent:,} of them sent already, seeds from {first} on", flush=True)
     began = told = time.monotonic()
     before_seconds = tally.seconds
     corpus = Corpus(keeps=False)
@@ -175,7 +175,7 @@ def campaign(given: argparse.Namespace) -> int:
     if kept is not None:
         corpus.load(kept)
     known = len(corpus)
-    for outcome in outcomes(first, given.frames - sent, given.jobs, kept):
+    for outcome in outcomes(first, options.frames - sent, options.jobs, kept):
         tally.add(outcome)
         tally.next_seed = max(tally.next_seed or 0, outcome.seed + 1)
         for signature, tokens in outcome.kept:
@@ -195,7 +195,7 @@ def campaign(given: argparse.Namespace) -> int:
                 f"{len(tally.tapes)} failed",
                 flush=True,
             )
-        if frames >= given.frames or now - began > given.seconds:
+        if frames >= options.frames or now - began > options.seconds:
             break
     tally.show(corpus, known)
     return int(bool(tally.tapes))
@@ -258,16 +258,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--replay", type=Path, help="play this tape again")
     parser.add_argument("--node", action="store_true", help="over sockets against a real node instead")
     parser.add_argument("--sweep", type=int, metavar="ITEMS", help="only tell which long lists hold the loop longest")
-    given = parser.parse_args(arguments)
-    if given.sweep:
-        return sweep_all(given.sweep)
-    if given.replay is not None:
-        found = replay(*load(given.replay))
-        print(found or "nothing was found")
-        return int(bool(found))
-    if given.node:
-        return against_node(fresh_seed() if given.start is None else given.start, given.frames, given.folder)
-    return campaign(given)
+    options = parser.parse_args(arguments)
+    if options.sweep:
+        return sweep_all(options.sweep)
+    if options.replay is not None:
+        result = replay(*load(options.replay))
+        print(result or "nothing was found")
+        return int(bool(result))
+    if options.node:
+        return against_node(fresh_seed() if options.start is None else options.start, options.frames, options.folder)
+    return campaign(options)
 
 
 if __name__ == "__main__":

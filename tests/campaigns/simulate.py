@@ -6,9 +6,9 @@
     python tests/campaigns/simulate.py faults --shrink 17
 
 One node: `records`, and `coordination` with groups and transactions. The pure state machines (`machines`): `quorum`,
-`replication`, `voters`. Whole clusters (`cluster`): `faults` alone; nodes that join, are drained and vote
-(`members`); partitions that move (`moves`); nodes that are upgraded and downgraded (`upgrade`); consumers that fetch
-from their own rack (`racks`); nodes that are down longer than compacted topics keep tombstones (`compacted`).
+`replication`, `share_window`, `voters`. Whole clusters (`cluster`): `faults` alone; nodes that join, are drained and
+vote (`members`); partitions that move (`moves`); nodes that are upgraded and downgraded (`upgrade`); consumers that
+fetch from their own rack (`racks`); nodes that are down longer than compacted topics keep tombstones (`compacted`).
 `crews`: groups and transactions on whole clusters. `all`: every scenario.
 
 A failing seed is printed with its findings and with the commands that print its event log, whole or shrunk.
@@ -88,17 +88,17 @@ class Runs:
         outcome: Any
         if self.scenario in MACHINES:
             outcome = MACHINES[self.scenario](seed)
-            found = [] if outcome.violation is None else [outcome.violation]
+            violations = [] if outcome.violation is None else [outcome.violation]
         else:
             try:
                 outcome = self.prepared(seed).run()
             except (Exception, PowerCut) as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 return Result(seed, [f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"])
-            found = outcome.violations
+            violations = outcome.violations
         facts = asdict(outcome)
         counts = {name: count for name, count in facts.items() if isinstance(count, int) and name not in NOT_COUNTED}
-        return Result(seed, found, facts["faults"], counts | facts.get("records", {}) | facts.get("counts", {}))
+        return Result(seed, violations, facts["faults"], counts | facts.get("records", {}) | facts.get("counts", {}))
 
 
 def results(seeds: range, jobs: int, runs: Runs) -> Iterator[Result]:

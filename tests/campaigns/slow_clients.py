@@ -42,20 +42,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=4, help="turns with the crowd and without it")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long a turn lasts")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
-    wanted = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     failed = 0
-    for kind in wanted.kinds:
+    for kind in options.kinds:
         with tempfile.TemporaryDirectory(prefix="millpond-slow-") as folder:
             node = Node(Path(folder) / "node").start()
             try:
                 fill(node.port)
-                trial = measure(node, kind, wanted.count, wanted.rounds, wanted.seconds, files_of, is_compared=True)
+                trial = measure(
+                    node, kind, options.count, options.rounds, options.seconds, files_of, is_compared=True
+                )
             finally:
                 node.kill9()
         is_wrong = trial.own_ratio() >= RATIO_MAX
         failed += is_wrong
         print(f"{trial}{'   FAILED' if is_wrong else ''}", flush=True)
-    print(f"at {failed} of {len(wanted.kinds)} kinds the node doubled the p99 of a working client")
+    print(f"at {failed} of {len(options.kinds)} kinds the node doubled the p99 of a working client")
     return int(bool(failed))
 
 

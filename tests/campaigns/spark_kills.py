@@ -24,16 +24,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--worker-kills", type=int, default=8)
     parser.add_argument("--node-kills", type=int, default=6)
     parser.add_argument("--seed", type=int, default=fresh_seed(), help="the same seed, the same kills")
-    wanted = parser.parse_args(arguments)
-    print(f"spark kills: {wanted.records:,} records, seed {wanted.seed}", flush=True)
-    plan = Plan(wanted.records, wanted.driver_kills, wanted.worker_kills, wanted.node_kills, wanted.seed)
+    options = parser.parse_args(arguments)
+    print(f"spark kills: {options.records:,} records, seed {options.seed}", flush=True)
+    plan = Plan(options.records, options.driver_kills, options.worker_kills, options.node_kills, options.seed)
     with tempfile.TemporaryDirectory(prefix="millpond-spark-kills-") as name:
         folder = Path(name)
         node = Node(folder / "node").start()
         try:
             tally = run(node, folder, plan, lambda line: print(f"  {line}", flush=True))
         except AssertionError as fault:
-            print(f"FAILED with seed {wanted.seed}: {fault}", file=sys.stderr)
+            print(f"FAILED with seed {options.seed}: {fault}", file=sys.stderr)
             return 1
         finally:
             node.kill9()

@@ -63,12 +63,26 @@ class Command:
     def __init__(self, bootstrap: str | None = None) -> None:
         self.environment = clean_environment(**({"MILLPOND_BOOTSTRAP": bootstrap} if bootstrap else {}))
 
-    def __call__(self, *arguments: str, given: bytes | str = b"", cwd: Path | None = None) -> Finished:
-        data = given.encode() if isinstance(given, str) else given
+    def __call__(self, *arguments: str, stdin_data: bytes | str = b"", cwd: Path | None = None) -> Finished:
+        data = stdin_data.encode() if isinstance(stdin_data, str) else stdin_data
         done = subprocess.run(
             [*MILLPOND, *arguments], input=data, capture_output=True, env=self.environment, cwd=cwd, timeout=60
         )
         return Finished(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode(), done.stdout)
+
+    def succeeds(self, *arguments: str, **options: Any) -> Finished:
+        done = self(*arguments, **options)
+        assert done.code == 0, (arguments, done.out, done.err)
+        return done
+
+    def fails(self, *arguments: str, error: str | tuple[str, ...], code: int = 1, **options: Any) -> None:
+        """Checks the exit code, and that these texts are on standard error, however its lines are wrapped."""
+        done = self(*arguments, **options)
+        assert done.code == code, done
+        shown = " ".join(done.err.split())
+        for text in (error,) if isinstance(error, str) else error:
+            assert " ".join(text.split()) in shown, done.err
+        assert "Traceback" not in done.err
 
     def start(self, *arguments: str, program: tuple[str, ...] = MILLPOND, **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -137,10 +151,10 @@ class Quick:
     """What a test needs to find, made without the cost of a process."""
 
     def __init__(self, bootstrap: str) -> None:
-        told = {"bootstrap.servers": bootstrap, "log_level": 0}
+        options = {"bootstrap.servers": bootstrap, "log_level": 0}
         self.bootstrap = bootstrap
-        self.admin = AdminClient(told)
-        self.producer = Producer(told | {"acks": "all", "linger.ms": 0})
+        self.admin = AdminClient(options)
+        self.producer = Producer(options | {"acks": "all", "linger.ms": 0})
 
     def create(self, name: str, partitions: int = 1, **settings: str) -> str:
         config = {key.replace("_", "."): value for key, value in settings.items()}
@@ -172,18 +186,18 @@ class Terminal:
     def __init__(self, environment: dict[str, str], *arguments: str) -> None:
         self.screen, side = pty.openpty()
         fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
-        told = environment | {"TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
-        told.pop("COLUMNS", None)
+        options = environment | {"TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+        options.pop("COLUMNS", None)
         self.process = subprocess.Popen(
-            [*MILLPOND, *arguments], stdin=side, stdout=side, stderr=side, env=told, start_new_session=True
+            [*MILLPOND, *arguments], stdin=side, stdout=side, stderr=side, env=options, start_new_session=True
         )
         os.close(side)
         self.text = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
-    def read_until(self, wanted: str, seconds: float = 60) -> str:
+    def read_until(self, expected: str, seconds: float = 60) -> str:
         deadline = time.monotonic() + seconds
-        while wanted not in self.text and time.monotonic() < deadline:
+        while expected not in self.text and time.monotonic() < deadline:
             if not select.select([self.screen], [], [], 0.2)[0]:
                 continue
             try:
@@ -191,7 +205,7 @@ class Terminal:
                 self.text += self._decoder.decode(os.read(self.screen, 65536))
             except OSError:
                 break
-        assert wanted in self.text, self.text
+        assert expected in self.text, self.text
         return self.text
 
     def type(self, text: str) -> None:
@@ -229,16 +243,16 @@ import json, sys, time
 from confluent_kafka import Consumer
 consumer = Consumer(json.loads(sys.argv[1]))
 consumer.subscribe(sys.argv[2].split(","))
-left, pace_seconds, told = int(sys.argv[3]), float(sys.argv[4]), False
+left, pace_seconds, is_reported = int(sys.argv[3]), float(sys.argv[4]), False
 while True:
     message = consumer.poll(0.05)
     if message is not None and message.error() is None and left:
         consumer.commit(message, asynchronous=False)
         left -= 1
         time.sleep(pace_seconds)
-    if consumer.assignment() and not told and (left == 0 or pace_seconds):
+    if consumer.assignment() and not is_reported and (left == 0 or pace_seconds):
         print("ready", flush=True)
-        told = True
+        is_reported = True
     if left == 0 and consumer.assignment():
         consumer.pause(consumer.assignment())
 """
@@ -250,10 +264,10 @@ class Reader:
     def __init__(
         self, bootstrap: str, group: str, topic: str, count: int, pace_seconds: float, **settings: Any
     ) -> None:
-        told = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
-        told |= {"enable.auto.commit": False} | {key.replace("_", "."): value for key, value in settings.items()}
+        options = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
+        options |= {"enable.auto.commit": False} | {key.replace("_", "."): value for key, value in settings.items()}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", READER, json.dumps(told), topic, str(count), str(pace_seconds)],
+            [sys.executable, "-c", READER, json.dumps(options), topic, str(count), str(pace_seconds)],
             stdout=subprocess.PIPE,
         )
         assert self.process.stdout is not None

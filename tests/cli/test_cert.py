@@ -28,14 +28,14 @@ def listed(folder: Path) -> dict[str, dict[str, Any]]:
     return {each["name"]: each for each in json.loads(run(folder, "list", "--json").output)}
 
 
-def test_the_life_of_certificates(folder: Path) -> None:
+def test_certificates_are_issued_renewed_and_removed(folder: Path) -> None:
     assert "Created an authority" in run(folder, "authority").output
     assert run(folder, "add", "node-1", "--host", "10.0.0.1", "--host", "mill.example").exit_code == 0
     assert run(folder, "add", "alice", "--days", "10").exit_code == 0
-    found = listed(folder)
-    assert list(found) == ["ca", "node-1", "alice"]
-    assert [each["kind"] for each in found.values()] == ["authority", "node", "client"]
-    assert found["node-1"]["hosts"] == ["10.0.0.1", "mill.example"]
+    certificates = listed(folder)
+    assert list(certificates) == ["ca", "node-1", "alice"]
+    assert [each["kind"] for each in certificates.values()] == ["authority", "node", "client"]
+    assert certificates["node-1"]["hosts"] == ["10.0.0.1", "mill.example"]
     assert {stat.S_IMODE(each.stat().st_mode) for each in folder.glob("[!c]*.pem")} == {0o600}
     table = run(folder, "list").output
     assert "CN=alice" in table
@@ -44,8 +44,8 @@ def test_the_life_of_certificates(folder: Path) -> None:
     assert run(folder, "change", "alice").exit_code == 0
     assert run(folder, "change", "node-1").exit_code == 0
     after = listed(folder)
-    assert after["node-1"]["serial"] != found["node-1"]["serial"]
-    assert after["node-1"]["hosts"] == found["node-1"]["hosts"]
+    assert after["node-1"]["serial"] != certificates["node-1"]["serial"]
+    assert after["node-1"]["hosts"] == certificates["node-1"]["hosts"]
     assert after["alice"]["kind"] == "client"
     assert run(folder, "change", "node-1", "--host", "10.0.0.9").exit_code == 0
     assert listed(folder)["node-1"]["hosts"] == ["10.0.0.9"]
@@ -55,14 +55,14 @@ def test_the_life_of_certificates(folder: Path) -> None:
 
 def test_no_key_is_ever_shown(folder: Path) -> None:
     run(folder, "authority")
-    said = run(folder, "add", "alice").output + run(folder, "show", "alice").output + run(folder, "list").output
+    message = run(folder, "add", "alice").output + run(folder, "show", "alice").output + run(folder, "list").output
     key = (folder / "alice.pem").read_text().splitlines()[1]
-    assert key not in said
-    assert "fingerprint" in said
+    assert key not in message
+    assert "fingerprint" in message
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("add", "ca"), "cannot be a certificate's name"),
         (("add", "../../etc"), "cannot be a certificate's name"),
@@ -77,13 +77,13 @@ def test_no_key_is_ever_shown(folder: Path) -> None:
         (("show", "/dev/null"), "not a certificate in PEM format"),
     ],
 )
-def test_what_cannot_be_is_said(folder: Path, words: tuple[str, ...], said: str) -> None:
+def test_invalid_requests_are_refused(folder: Path, words: tuple[str, ...], message: str) -> None:
     run(folder, "authority")
     run(folder, "add", "alice")
     before = {each.name: each.read_bytes() for each in folder.iterdir()}
     result = run(folder, *words)
     assert result.exit_code in (1, 2)
-    assert said in result.output
+    assert message in result.output
     assert {each.name: each.read_bytes() for each in folder.iterdir()} == before
 
 

@@ -15,11 +15,10 @@ from millpond.cli import COMMANDS, command
 
 @pytest.mark.smoke
 def test_the_overview_names_every_command_and_fits_on_80_columns(lonely: Any) -> None:
-    told = lonely("--help")
-    assert told.code == 0
+    result = lonely.succeeds("--help")
     for name in COMMANDS:
-        assert re.search(rf"^  {name}  ", told.out, re.MULTILINE), name
-    assert max(map(len, told.lines)) <= 80
+        assert re.search(rf"^  {name}  ", result.out, re.MULTILINE), name
+    assert max(map(len, result.lines)) <= 80
 
 
 @pytest.mark.parametrize(
@@ -30,10 +29,10 @@ def test_the_overview_names_every_command_and_fits_on_80_columns(lonely: Any) ->
     + ["txn", *(f"txn {verb}" for verb in ("list", "describe", "hanging", "abort"))],
 )
 def test_every_command_shows_an_example_of_itself(path: str) -> None:
-    told = CliRunner().invoke(command, [*path.split(), "--help"], prog_name="millpond", terminal_width=80)
-    assert told.exit_code == 0
-    assert re.search(rf"Examples?:\n(?:    .*\n)*?    .*millpond {path}", told.output), told.output
-    assert max(map(len, told.output.splitlines())) <= 92, "an example may be long, but not that long"
+    result = CliRunner().invoke(command, [*path.split(), "--help"], prog_name="millpond", terminal_width=80)
+    assert result.exit_code == 0
+    assert re.search(rf"Examples?:\n(?:    .*\n)*?    .*millpond {path}", result.output), result.output
+    assert max(map(len, result.output.splitlines())) <= 92, "an example may be long, but not that long"
 
 
 def test_the_overview_and_up_import_nothing_heavy() -> None:
@@ -53,18 +52,15 @@ def test_the_overview_starts_fast() -> None:
 
 
 @pytest.mark.smoke
-def test_an_unknown_command_is_told_with_the_nearest_one(lonely: Any) -> None:
-    told = lonely("prodcue", "orders")
-    assert told.code == 2
-    assert "There is no command 'prodcue'; did you mean produce?" in told.err
+def test_an_unknown_command_suggests_the_nearest_one(lonely: Any) -> None:
+    lonely.fails("prodcue", "orders", code=2, error="There is no command 'prodcue'; did you mean produce?")
 
 
 @pytest.mark.smoke
 def test_the_version_says_what_it_runs_on(lonely: Any) -> None:
     from millpond import __version__
 
-    told = lonely("version")
-    assert told.code == 0
-    assert told.lines[0] == f"Millpond {__version__}"
-    assert [line.split()[0] for line in told.lines[1:]] == ["Python", "kernel", "librdkafka"]
+    result = lonely.succeeds("version")
+    assert result.lines[0] == f"Millpond {__version__}"
+    assert [line.split()[0] for line in result.lines[1:]] == ["Python", "kernel", "librdkafka"]
     assert lonely("--version").out == f"Millpond {__version__}\n"

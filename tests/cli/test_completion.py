@@ -51,7 +51,7 @@ def test_names_of_the_cluster_are_completed(millpond: Any, quick: Any, read_as: 
 
 def test_what_needs_no_cluster_is_completed_without_one(lonely: Any, tmp_path: Path) -> None:
     lonely.environment |= {"XDG_CONFIG_HOME": str(tmp_path)}
-    assert lonely("profile", "add", "production", "--bootstrap", "127.0.0.1:1").code == 0
+    lonely.succeeds("profile", "add", "production", "--bootstrap", "127.0.0.1:1")
     assert complete(lonely, "-p", "prod") == ["production"]
     assert complete(lonely, "pro") == ["produce", "profile"]
     assert complete(lonely, "config", "set", "topic", "x", "retention.m") == ["retention.ms="]
@@ -62,7 +62,7 @@ def test_what_needs_no_cluster_is_completed_without_one(lonely: Any, tmp_path: P
 
 def test_what_a_shell_would_carry_out_is_not_offered() -> None:
     class Group(Name):
-        def known(self, ctx: click.Context, incomplete: str) -> list[str]:
+        def candidates(self, ctx: click.Context, incomplete: str) -> list[str]:
             return ["a-b.c:1/2@x", "größe", "$(date)", "`date`", "--yes", "a b", "a;b", "a\nb", "*", "~", "'", "x=1"]
 
     context = click.Context(click.Command("c"))
@@ -70,7 +70,7 @@ def test_what_a_shell_would_carry_out_is_not_offered() -> None:
     assert [each.value for each in offered] == ["a-b.c:1/2@x", "größe", "x=1"]
 
 
-def test_where_nobody_answers_nothing_is_said_and_soon(lonely: Any) -> None:
+def test_without_an_answer_nothing_is_offered_soon(lonely: Any) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -85,8 +85,7 @@ def test_where_nobody_answers_nothing_is_said_and_soon(lonely: Any) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_can_read_its_script(lonely: Any, shell: str, tmp_path: Path) -> None:
-    script = lonely("completion", shell)
-    assert script.code == 0
+    script = lonely.succeeds("completion", shell)
     assert "_MILLPOND_COMPLETE" in script.out
     program = shutil.which(shell)
     if program is None:

@@ -12,18 +12,18 @@ import pytest
 from millpond.config.topic import TOPIC
 
 
-def test_the_life_of_a_setting(millpond: Any, topic: str) -> None:
+def test_a_setting_is_set_shown_and_unset(millpond: Any, topic: str) -> None:
     assert millpond("config", "set", "topic", topic, "retention.ms=5000").out == "retention.ms: 604800000 → 5000\n"
     assert millpond("config", "get", "topic", topic, "retention.ms", "--value").out == "5000\n"
-    told = millpond("config", "get", "topic", topic, "retention.ms")
-    assert told.lines[:2] == ["retention.ms = 5000", "  from: topic; unset it would be 604800000"]
-    assert "Drop segments" in told.out
+    result = millpond("config", "get", "topic", topic, "retention.ms")
+    assert result.lines[:2] == ["retention.ms = 5000", "  from: topic; unset it would be 604800000"]
+    assert "Delete segments" in result.out
     listed = millpond("config", "list", "topic", topic)
     assert [line.split() for line in listed.lines] == [
         ["Setting", "Value", "From"],
         ["retention.ms", "5000", "topic"],
     ]
-    assert millpond("config", "unset", "topic", topic, "retention.ms").code == 0
+    millpond.succeeds("config", "unset", "topic", topic, "retention.ms")
     nothing = millpond("config", "list", "topic", topic)
     assert (nothing.code, nothing.out) == (0, "")
     assert nothing.err == f"Topic {topic} has only defaults: --all shows them.\n"
@@ -40,9 +40,9 @@ def test_what_cannot_be_is_refused_and_nothing_changes(millpond: Any, topic: str
 
 
 def test_what_there_is_to_set_is_known_without_a_cluster(lonely: Any) -> None:
-    told = lonely("config", "list", "topic", "--json")
-    assert [each["name"] for each in json.loads(told.out)] == [each.name for each in TOPIC]
-    assert all(each["meaning"] for each in json.loads(told.out))
+    result = lonely("config", "list", "topic", "--json")
+    assert [each["name"] for each in json.loads(result.out)] == [each.name for each in TOPIC]
+    assert all(each["meaning"] for each in json.loads(result.out))
     assert (
         lonely("config", "list", "group")
         .lines[0]
@@ -51,11 +51,11 @@ def test_what_there_is_to_set_is_known_without_a_cluster(lonely: Any) -> None:
 
 
 def test_values_for_scripts_are_as_they_are(millpond: Any, topic: str) -> None:
-    assert millpond("config", "set", "topic", topic, "leader.replication.throttled.replicas=").code == 0
+    millpond.succeeds("config", "set", "topic", topic, "leader.replication.throttled.replicas=")
     empty = millpond("config", "get", "topic", topic, "leader.replication.throttled.replicas", "--value")
     assert (empty.code, empty.out) == (0, "\n")
-    told = millpond("config", "set", "topic", topic, "retention.ms=1", "retention.ms=2")
-    assert (told.code, told.err.splitlines()[-1]) == (
+    result = millpond("config", "set", "topic", topic, "retention.ms=1", "retention.ms=2")
+    assert (result.code, result.err.splitlines()[-1]) == (
         2,
         "Error: retention.ms is given twice.",
     )
@@ -69,8 +69,8 @@ def test_what_others_have_set_does_not_command_a_terminal(capsys: pytest.Capture
     facts = SettingFacts("a", evil, "topic", True, evil, False, "text", evil)
     _print_facts(facts)
     _print_changes([Change("a", evil, evil), Change("b", None, None, is_secret=True)], False, False)
-    told = capsys.readouterr().out
-    assert "\x1b" not in told
-    assert "b: (hidden)" in told
+    result = capsys.readouterr().out
+    assert "\x1b" not in result
+    assert "b: (hidden)" in result
     with pytest.raises(click.ClickException, match="a is a secret"):
         _print_values([facts, replace(facts, value=None, is_secret=True)])

@@ -71,7 +71,7 @@ def test_the_console_of_a_killed_node_ends(up: Callable[..., tuple[subprocess.Po
     until(lambda: is_gone(rows["console"]))
 
 
-def test_a_taken_port_is_said_and_the_node_runs(up: Callable[..., tuple[subprocess.Popen[str], Rows]]) -> None:
+def test_a_taken_port_is_reported_and_the_node_runs(up: Callable[..., tuple[subprocess.Popen[str], Rows]]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         process, rows = up("--console", str(port))

@@ -35,8 +35,8 @@ class Cores:
     def __init__(self, node: Any) -> None:
         self.node = node
         self.bootstrap = node.address.split()[0]
-        self.told = {"bootstrap.servers": self.bootstrap, "log_level": 0}
-        self.admin = AdminClient(self.told)
+        self.settings = {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        self.admin = AdminClient(self.settings)
 
     def pids(self) -> dict[int, int]:
         """The process of each core, by the number of its node: it holds the core's folder."""
@@ -48,15 +48,15 @@ class Cores:
         return name
 
     def leaders(self, topic: str) -> list[int]:
-        known = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
-        return [known[index].leader for index in range(len(known))]
+        metadata = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
+        return [metadata[index].leader for index in range(len(metadata))]
 
     def replicas(self, topic: str) -> list[int]:
-        known = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
-        return [len(each.replicas) for each in known.values()]
+        metadata = self.admin.list_topics(topic, timeout=20).topics[topic].partitions
+        return [len(each.replicas) for each in metadata.values()]
 
     def read(self, topic: str, count: int, *, group: str = "readers", **options: Any) -> list[bytes]:
-        consumer = Consumer({**self.told, "group.id": group, "auto.offset.reset": "earliest", **options})
+        consumer = Consumer({**self.settings, "group.id": group, "auto.offset.reset": "earliest", **options})
         values: list[bytes] = []
         deadline = time.monotonic() + 60
         try:
@@ -100,9 +100,9 @@ def test_partitions_are_spread_and_have_one_replica(two: Cores) -> None:
 def test_librdkafka_writes_to_all_cores_and_a_group_reads_from_all(two: Cores) -> None:
     topic = two.create("rdkafka")
     values = numbered(600)
-    write(Producer({**two.told, "acks": "all", "enable.idempotence": True}), topic, values)
+    write(Producer({**two.settings, "acks": "all", "enable.idempotence": True}), topic, values)
     assert sorted(two.read(topic, 600)) == sorted(values)
-    committed = Consumer({**two.told, "group.id": "readers"})
+    committed = Consumer({**two.settings, "group.id": "readers"})
     ends = committed.committed([TopicPartition(topic, index) for index in range(PARTITIONS)], timeout=20)
     committed.close()
     assert [each.offset for each in ends] == [100] * PARTITIONS
@@ -136,7 +136,7 @@ def test_a_backup_has_what_is_on_every_core(two: Cores, tmp_path: Path) -> None:
 
     topic = two.create("kept")
     assert {1, 2} == set(two.leaders(topic))
-    write(Producer({**two.told, "acks": "all"}), topic, numbered(60))
+    write(Producer({**two.settings, "acks": "all"}), topic, numbered(60))
     kept = back_up(Path(two.node.data), tmp_path / "kept", lambda: 1_700_000_000_000)
     assert kept.manifest.roots == ["", "cores/2/"]
     restore(tmp_path / "kept", tmp_path / "again")
@@ -145,7 +145,7 @@ def test_a_backup_has_what_is_on_every_core(two: Cores, tmp_path: Path) -> None:
         cores = Cores(again)
         assert set(cores.leaders(topic)) == {1, 2}
         assert sorted(cores.read(topic, 60)) == sorted(numbered(60))
-        write(Producer({**cores.told, "acks": "all"}), topic, numbered(6, "on"))
+        write(Producer({**cores.settings, "acks": "all"}), topic, numbered(6, "on"))
     finally:
         again.stop(signal.SIGKILL)
 
@@ -153,7 +153,7 @@ def test_a_backup_has_what_is_on_every_core(two: Cores, tmp_path: Path) -> None:
 def test_a_transaction_spans_the_cores(two: Cores) -> None:
     topic = two.create("whole")
     assert {1, 2} == set(two.leaders(topic))
-    producer = Producer({**two.told, "transactional.id": "across"})
+    producer = Producer({**two.settings, "transactional.id": "across"})
     producer.init_transactions(30)
     for word, end in (("no", producer.abort_transaction), ("yes", producer.commit_transaction)):
         producer.begin_transaction()
@@ -162,26 +162,26 @@ def test_a_transaction_spans_the_cores(two: Cores) -> None:
     assert sorted(two.read(topic, 12, group="whole")) == sorted(numbered(12, "yes"))
 
 
-def test_each_core_says_who_it_is_and_what_it_may_be_asked_with_wildcards(
+def test_with_a_wildcard_listener_all_cores_advertise_the_address_used(
     start_node: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Who comes in by an address is told the same one for all cores."""
     node = start_node("--cores", "2", "--listen", "0.0.0.0:0", data=tmp_path / "wild")
     port = node.address.split()[0].rpartition(":")[2]
-    told = {"bootstrap.servers": f"127.0.0.2:{port}", "log_level": 0}
-    brokers = AdminClient(told).list_topics(timeout=20).brokers
+    settings = {"bootstrap.servers": f"127.0.0.2:{port}", "log_level": 0}
+    brokers = AdminClient(settings).list_topics(timeout=20).brokers
     assert {each.host for each in brokers.values()} == {"127.0.0.2"}
     assert sorted(brokers) == [1, 2]
 
 
 def test_a_killed_core_comes_back_at_once_and_the_other_goes_on(two: Cores) -> None:
     topic = two.create("killed")
-    write(Producer({**two.told, "acks": "all"}), topic, numbered(60))
+    write(Producer({**two.settings, "acks": "all"}), topic, numbered(60))
     for core in (2, 1):
         before = two.pids()
         os.kill(before[core], signal.SIGKILL)
         # All of it, through the same client, however long each part was away.
-        producer = Producer({**two.told, "acks": "all", "enable.idempotence": True, "message.timeout.ms": 30_000})
+        producer = Producer({**two.settings, "acks": "all", "enable.idempotence": True, "message.timeout.ms": 30_000})
         write(producer, topic, numbered(60, f"after{core}"))
         after = two.pids()
         assert after[core] != before[core]
@@ -196,15 +196,14 @@ def test_a_folder_of_one_core_gets_another_and_is_not_started_with_fewer(
     data = tmp_path / "grows"
     one = start_node(data=data)
     single = Cores(one)
-    write(Producer({**single.told, "acks": "all"}), single.create("old"), numbered(60))
+    write(Producer({**single.settings, "acks": "all"}), single.create("old"), numbered(60))
     assert one.stop() == 0
 
     two = Cores(start_node("--cores", "2", data=data))
     assert set(two.leaders("old")) == {1}
     assert set(two.leaders(two.create("new"))) == {1, 2}
-    write(Producer({**two.told, "acks": "all"}), "new", numbered(60))
-    balanced = lonely("cluster", "balance", "-b", two.bootstrap, "--yes")
-    assert balanced.code == 0, balanced.err
+    write(Producer({**two.settings, "acks": "all"}), "new", numbered(60))
+    lonely.succeeds("cluster", "balance", "-b", two.bootstrap, "--yes")
     assert set(two.leaders("old")) == {1, 2}
     processes = psutil.Process(two.node.process.pid).children()
     assert two.node.stop() == 0
@@ -213,9 +212,16 @@ def test_a_folder_of_one_core_gets_another_and_is_not_started_with_fewer(
         assert (folder / ".kafka_cleanshutdown").exists()
 
     # Fewer are refused, and nothing is changed by it.
-    refused = lonely("up", "--cores", "1", "--data", str(data), "--listen", "127.0.0.1:0")
-    assert refused.code == 1
-    assert "has partitions on 2 cores: start it with --cores 2" in refused.err
+    lonely.fails(
+        "up",
+        "--cores",
+        "1",
+        "--data",
+        str(data),
+        "--listen",
+        "127.0.0.1:0",
+        error="has partitions on 2 cores: start it with --cores 2",
+    )
 
     # Without a number it has as many as before.
     again = Cores(start_node(data=data))
@@ -230,13 +236,13 @@ def test_a_node_of_a_cluster_gets_no_cores(lonely: Any, tmp_path: Path) -> None:
     data.mkdir()
     identity = Identity(4, UUID(int=7), "some-cluster", contacts=("1@127.0.0.1:9092",))
     write_identity(RealDisk(), str(data), identity)
-    told = lonely("up", "--cores", "2", "--data", str(data), "--listen", "127.0.0.1:0")
-    assert told.code == 1
-    assert "belongs to node 4 of a cluster" in told.err
+    lonely.fails(
+        "up", "--cores", "2", "--data", str(data), "--listen", "127.0.0.1:0", error="belongs to node 4 of a cluster"
+    )
     assert not (data / "cores").exists()
 
 
-def test_cores_end_with_whoever_started_them(start_node: Callable[..., Any], tmp_path: Path) -> None:
+def test_cores_end_with_their_parent(start_node: Callable[..., Any], tmp_path: Path) -> None:
     cores = Cores(start_node("--cores", "2", data=tmp_path / "d"))
     # The spare one, too.
     processes = psutil.Process(cores.node.process.pid).children()
@@ -252,22 +258,29 @@ def test_a_closed_terminal_ends_all_in_order(start_node: Callable[..., Any], tmp
     assert (tmp_path / "d" / "cores" / "2" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_folder_in_use_is_told_before_anything_is_made(lonely: Any, node: Any) -> None:
-    told = lonely("up", "--cores", "2", "--listen", "127.0.0.1:0", "--data", str(node.data))
-    assert told.code == 1
-    assert f"Another process uses the data folder {node.data}" in told.err
+def test_a_folder_in_use_is_refused_before_any_change(lonely: Any, node: Any) -> None:
+    lonely.fails(
+        "up",
+        "--cores",
+        "2",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        str(node.data),
+        error=f"Another process uses the data folder {node.data}",
+    )
     assert not (node.data / "cores").exists()
 
 
-def test_a_second_command_for_the_same_folder_is_told(two: Cores, lonely: Any) -> None:
-    told = lonely("up", "--listen", "127.0.0.1:0", "--data", str(two.node.data))
-    assert told.code == 1
-    assert "Another process uses the data folder" in told.err
+def test_a_second_command_for_the_same_folder_is_refused(two: Cores, lonely: Any) -> None:
+    lonely.fails(
+        "up", "--listen", "127.0.0.1:0", "--data", str(two.node.data), error="Another process uses the data folder"
+    )
     assert two.node.process.poll() is None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (("--cores", "0"), "0 is not in the range 1<=x<=99"),
         (
@@ -277,13 +290,10 @@ def test_a_second_command_for_the_same_folder_is_told(two: Cores, lonely: Any) -
         (("--cores", "3", "--listen", "127.0.0.1:65534"), "there are no 3 ports from 65534 on"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_sentence(
-    lonely: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
+def test_invalid_options_are_refused_in_one_sentence(
+    lonely: Any, tmp_path: Path, arguments: tuple[str, ...], text: str
 ) -> None:
-    told = lonely("up", "--data", str(tmp_path / "d"), *arguments)
-    assert told.code == 2
-    assert said in told.err
-    assert "Traceback" not in told.err
+    lonely.fails("up", "--data", str(tmp_path / "d"), *arguments, code=2, error=text)
 
 
 @contextmanager
@@ -304,12 +314,12 @@ def ports_in_a_row() -> Iterator[int]:
             return
 
 
-def test_a_port_that_is_taken_is_told(lonely: Any, tmp_path: Path) -> None:
+def test_a_taken_port_is_reported(lonely: Any, tmp_path: Path) -> None:
     with ports_in_a_row() as port:
-        told = lonely("up", "--cores", "2", "--data", str(tmp_path / "d"), "--listen", f"127.0.0.1:{port}")
-    assert told.code == 1
-    assert f"127.0.0.1:{port + 1} cannot be listened on (address already in use)" in told.err
-    assert "takes 2 ports" in told.err
+        settings = lonely("up", "--cores", "2", "--data", str(tmp_path / "d"), "--listen", f"127.0.0.1:{port}")
+    assert settings.code == 1
+    assert f"127.0.0.1:{port + 1} cannot be listened on (address already in use)" in settings.err
+    assert "takes 2 ports" in settings.err
 
 
 def test_lines_have_the_number_of_their_core(tmp_path: Path, lonely: Any) -> None:

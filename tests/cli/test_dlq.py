@@ -105,14 +105,14 @@ class Box:
 
     def _consumer(self) -> Consumer:
         servers = self.quick.bootstrap
-        told = {
+        result = {
             "bootstrap.servers": servers,
             "group.id": "look",
             "fetch.wait.max.ms": 50,
             "enable.partition.eof": True,
             "log_level": 0,
         }
-        return Consumer(told | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
+        return Consumer(result | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def box(quick: Any, request: pytest.FixtureRequest) -> Box:
 
 
 @dataclass
-class Told:
+class Finished:
     code: int
     out: str
     err: str
@@ -136,15 +136,15 @@ class Told:
 
 
 @pytest.fixture
-def run(node: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Told]:
+def run(node: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finished]:
     """A command in this process, where a second's half for each new one would add up."""
     monkeypatch.setenv("MILLPOND_BOOTSTRAP", node.address)
 
-    def call(*arguments: str) -> Told:
+    def call(*arguments: str) -> Finished:
         capsys.readouterr()
         code = main(arguments)
-        said = capsys.readouterr()
-        return Told(code, said.out, said.err)
+        captured = capsys.readouterr()
+        return Finished(code, captured.out, captured.err)
 
     return call
 
@@ -157,7 +157,7 @@ class Timeout(Exception):
 
 
 def test_list_finds_dead_letters_by_name_and_by_what_is_in_a_topic(
-    run: Callable[..., Told], quick: Any, box: Box
+    run: Callable[..., Finished], quick: Any, box: Box
 ) -> None:
     box.put("a", timestamp_ms=now_ms() - TEN_MINUTES_MS)
     box.put("b")
@@ -169,11 +169,11 @@ def test_list_finds_dead_letters_by_name_and_by_what_is_in_a_topic(
     plain = quick.create("plain-topic")
     quick.send(plain, "x")
 
-    told = {each["topic"]: each for each in json.loads(run("dlq", "list", "--json").out)}
-    assert plain not in told
-    assert box.source not in told
-    assert told["graveyard"]["records"] == 1
-    facts = told[box.dlq]
+    result = {each["topic"]: each for each in json.loads(run("dlq", "list", "--json").out)}
+    assert plain not in result
+    assert box.source not in result
+    assert result["graveyard"]["records"] == 1
+    facts = result[box.dlq]
     assert (facts["records"], facts["waiting"], facts["is_estimate"]) == (2, 2, False)
     assert facts["newest_ms"] - facts["oldest_ms"] >= TEN_MINUTES_MS
 
@@ -185,7 +185,7 @@ def test_list_finds_dead_letters_by_name_and_by_what_is_in_a_topic(
     assert f"{box.dlq}.redriven" not in shown.out
 
 
-def test_show_tells_where_a_letter_came_from_and_what_failed(run: Callable[..., Told], box: Box) -> None:
+def test_show_tells_where_a_letter_came_from_and_what_failed(run: Callable[..., Finished], box: Box) -> None:
     try:
         raise Timeout("the bank does not answer")
     except Timeout as error:
@@ -196,7 +196,7 @@ def test_show_tells_where_a_letter_came_from_and_what_failed(run: Callable[..., 
     text = one.out
     assert text.startswith("0:0  20")
     assert "waiting" in one.lines[0]
-    for told in (
+    for result in (
         f"from      {box.source}[1]@0, read by billing",
         "Timeout: the bank does not answer",
         "attempts  5",
@@ -205,24 +205,24 @@ def test_show_tells_where_a_letter_came_from_and_what_failed(run: Callable[..., 
         'value     {"amount": 7}',
         'raise Timeout("the bank does not answer")',
     ):
-        assert told in text, text
+        assert result in text, text
     both = run("dlq", "show", box.dlq)
     assert "Traceback" not in both.out
     assert "\x1b" not in both.out
     assert "--full shows all" in both.out
     assert [line.split()[0] for line in both.lines if line.endswith("waiting")] == ["0:0", "0:1"]
     assert [each["offset"] for each in run("dlq", "show", box.dlq, "--limit", "1", "--json-lines").objects] == [1]
-    (found,) = run("dlq", "show", box.dlq, "--error", "Timeout", "--json-lines").objects
-    assert found["origin"]["topic"] == box.source
-    assert found["headers"] == {"trace.id": "abc"}
-    assert found["error"]["type"].endswith("Timeout")
+    (letter,) = run("dlq", "show", box.dlq, "--error", "Timeout", "--json-lines").objects
+    assert letter["origin"]["topic"] == box.source
+    assert letter["headers"] == {"trace.id": "abc"}
+    assert letter["error"]["type"].endswith("Timeout")
     none = run("dlq", "show", box.dlq, "--error", "KeyError")
-    assert (none.out, none.err) == ("", "No letter is like that.\n")
+    assert (none.out, none.err) == ("", "No letter matches.\n")
     assert run("dlq", "show", box.dlq, "--offset", "1").code == 2
     assert "There is no topic" in run("dlq", "show", "no-such.dlq").err
 
 
-def test_stats_count_by_error_topic_and_time(run: Callable[..., Told], quick: Any, box: Box) -> None:
+def test_stats_count_by_error_topic_and_time(run: Callable[..., Finished], quick: Any, box: Box) -> None:
     began = now_ms() - 3 * TEN_MINUTES_MS
     for number in range(6):
         box.put(
@@ -230,13 +230,13 @@ def test_stats_count_by_error_topic_and_time(run: Callable[..., Told], quick: An
         )
     box.flush()
     quick.send(box.dlq, "no headers")
-    told = json.loads(run("dlq", "stats", box.dlq, "--json").out)
-    assert (told["records"], told["waiting"]) == (7, 7)
-    assert sorted(told["errors"].values()) == [1, 2, 4]
-    assert told["errors"]["ValueError"] == 2
-    assert told["origins"] == {box.source: 6, "(no headers)": 1}
-    assert sum(span["records"] for span in told["over_time"]) == 7
-    assert len(told["over_time"]) > 2
+    result = json.loads(run("dlq", "stats", box.dlq, "--json").out)
+    assert (result["records"], result["waiting"]) == (7, 7)
+    assert sorted(result["errors"].values()) == [1, 2, 4]
+    assert result["errors"]["ValueError"] == 2
+    assert result["origins"] == {box.source: 6, "(no headers)": 1}
+    assert sum(span["records"] for span in result["over_time"]) == 7
+    assert len(result["over_time"]) > 2
     shown = run("dlq", "stats", box.dlq)
     assert shown.lines[0] == f"{box.dlq}: 7 dead letters, 7 not redriven"
     bars = {
@@ -262,7 +262,7 @@ EVERY_COMMAND = (
 
 @pytest.mark.parametrize("words", EVERY_COMMAND)
 def test_an_ordinary_topic_is_refused_and_stays_as_it_is(
-    run: Callable[..., Told], quick: Any, topic: str, words: tuple[str, ...]
+    run: Callable[..., Finished], quick: Any, topic: str, words: tuple[str, ...]
 ) -> None:
     quick.send(topic, *"abcde")
     done = run("dlq", words[0], topic, *words[1:])
@@ -274,8 +274,8 @@ def test_an_ordinary_topic_is_refused_and_stays_as_it_is(
 
 
 @pytest.mark.parametrize("words", EVERY_COMMAND)
-def test_a_stranger_among_the_letters_of_a_topic_with_another_name(
-    run: Callable[..., Told], quick: Any, box: Box, words: tuple[str, ...]
+def test_an_ordinary_record_among_letters_refuses_the_topic(
+    run: Callable[..., Finished], quick: Any, box: Box, words: tuple[str, ...]
 ) -> None:
     """Its ends look like dead letters, and yet one record in its middle is somebody's own."""
     box.dlq = quick.create(f"{box.source}-graveyard")
@@ -292,7 +292,7 @@ def test_a_stranger_among_the_letters_of_a_topic_with_another_name(
 
 
 def test_a_topic_with_another_name_is_known_by_its_letters_and_by_its_marks(
-    run: Callable[..., Told], quick: Any, box: Box
+    run: Callable[..., Finished], quick: Any, box: Box
 ) -> None:
     box.dlq = quick.create(f"{box.source}-graveyard")
     empty = run("dlq", "show", box.dlq)
@@ -314,7 +314,7 @@ def test_a_topic_with_another_name_is_known_by_its_letters_and_by_its_marks(
 
 
 @pytest.mark.smoke
-def test_redriven_records_are_as_they_were_and_in_their_partition(run: Callable[..., Told], box: Box) -> None:
+def test_redriven_records_are_as_they_were_and_in_their_partition(run: Callable[..., Finished], box: Box) -> None:
     for number in range(4):
         box.put(str(number), key="k", partition=number % 2, trace="t")
     box.flush()
@@ -341,24 +341,24 @@ def test_redriven_records_are_as_they_were_and_in_their_partition(run: Callable[
     assert states == [True] * 4
 
 
-def test_a_dry_run_changes_nothing(run: Callable[..., Told], quick: Any, box: Box) -> None:
+def test_a_dry_run_changes_nothing(run: Callable[..., Finished], quick: Any, box: Box) -> None:
     box.put("a")
     box.put("b", Timeout())
     box.flush()
-    told = run("dlq", "redrive", box.dlq, "--error", "Timeout", "--dry-run")
-    assert told.lines == [
+    result = run("dlq", "redrive", box.dlq, "--error", "Timeout", "--dry-run")
+    assert result.lines == [
         f"{box.dlq} → {box.source}: 1 record",
         "1 record for the group billing, which failed.",
         "Nothing was changed: this was a dry run.",
     ]
-    told = run("dlq", "redrive", box.dlq, "--all", "--every-group", "--dry-run")
-    assert "2 records for every group that reads there." in told.lines
+    result = run("dlq", "redrive", box.dlq, "--all", "--every-group", "--dry-run")
+    assert "2 records for every group that reads there." in result.lines
     assert box.written() == 0
     assert f"{box.dlq}.redriven" not in quick.admin.list_topics(timeout=10).topics
 
 
 def test_filters_send_what_they_name_and_leave_the_rest_waiting(
-    run: Callable[..., Told], quick: Any, box: Box
+    run: Callable[..., Finished], quick: Any, box: Box
 ) -> None:
     old = now_ms() - TEN_MINUTES_MS
     box.put("old", timestamp_ms=old)
@@ -387,23 +387,23 @@ def test_filters_send_what_they_name_and_leave_the_rest_waiting(
     assert run("dlq", "redrive", box.dlq, "--offset", "1").code == 2
 
 
-def test_a_record_that_comes_back_too_often_stays(run: Callable[..., Told], box: Box) -> None:
+def test_a_record_that_comes_back_too_often_stays(run: Callable[..., Finished], box: Box) -> None:
     box.put("fresh")
     box.put("often", dlq_redriven="3")
     box.flush()
-    told = run("dlq", "redrive", box.dlq, "--all")
-    assert "1 are skipped, because they came back after 3 redrives: 0:1; send them anyway" in told.out
+    result = run("dlq", "redrive", box.dlq, "--all")
+    assert "1 are skipped, because they came back after 3 redrives: 0:1; send them anyway" in result.out
     assert box.values() == ["fresh"]
     assert run("dlq", "redrive", box.dlq, "--all", "--max-redrives", "4").code == 0
     assert sorted(box.values()) == ["fresh", "often"]
     assert ("dlq.redriven", b"4") in box.arrived()[-1].headers()
 
 
-def test_letters_without_an_origin_need_a_target(run: Callable[..., Told], quick: Any, box: Box) -> None:
+def test_letters_without_an_origin_need_a_target(run: Callable[..., Finished], quick: Any, box: Box) -> None:
     quick.send(box.dlq, "stray", key="k")
-    told = run("dlq", "redrive", box.dlq, "--all")
+    result = run("dlq", "redrive", box.dlq, "--all")
     stays = "1 are skipped, because their original topic is unknown or does not exist: give --to TOPIC."
-    assert stays in told.lines
+    assert stays in result.lines
     target = quick.create(f"{box.source}-other")
     assert run("dlq", "redrive", box.dlq, "--all", "--to", target).code == 0
     assert box.values(target) == ["stray"]
@@ -413,7 +413,7 @@ def test_letters_without_an_origin_need_a_target(run: Callable[..., Told], quick
     assert "There is no topic nowhere-at-all" in _put_and_redrive(run, box, "--to", "nowhere-at-all")
 
 
-def _put_and_redrive(run: Callable[..., Told], box: Box, *options: str) -> str:
+def _put_and_redrive(run: Callable[..., Finished], box: Box, *options: str) -> str:
     box.put("x")
     box.flush()
     done = run("dlq", "redrive", box.dlq, "--all", *options)
@@ -421,7 +421,9 @@ def _put_and_redrive(run: Callable[..., Told], box: Box, *options: str) -> str:
     return done.err
 
 
-def test_killed_at_any_moment_it_goes_on_without_a_double(millpond: Any, run: Callable[..., Told], box: Box) -> None:
+def test_killed_at_any_moment_it_goes_on_without_a_double(
+    millpond: Any, run: Callable[..., Finished], box: Box
+) -> None:
     count, chance = 1500, random.Random(7)
     for number in range(count):
         box.put(str(number), partition=number % 2, key=str(number))
@@ -440,9 +442,9 @@ def test_killed_at_any_moment_it_goes_on_without_a_double(millpond: Any, run: Ca
         kills += 1
     done = run("dlq", "redrive", box.dlq, "--all")
     assert done.code == 0, done.err
-    found = Counter(box.values())
-    assert len(found) == count
-    assert set(found.values()) == {1}
+    letter = Counter(box.values())
+    assert len(letter) == count
+    assert set(letter.values()) == {1}
     arrived = [(message.partition(), int(message.value())) for message in box.arrived()]
     for partition in (0, 1):
         numbers = [number for at, number in arrived if at == partition]
@@ -450,7 +452,7 @@ def test_killed_at_any_moment_it_goes_on_without_a_double(millpond: Any, run: Ca
 
 
 def test_a_rate_is_kept_and_an_interrupt_stops_between_two_batches(
-    millpond: Any, run: Callable[..., Told], box: Box
+    millpond: Any, run: Callable[..., Finished], box: Box
 ) -> None:
     count = 300
     for number in range(count):
@@ -471,7 +473,7 @@ def test_a_rate_is_kept_and_an_interrupt_stops_between_two_batches(
     assert sorted(map(int, box.values())) == list(range(count))
 
 
-def test_a_second_redrive_takes_over_from_the_first(millpond: Any, run: Callable[..., Told], box: Box) -> None:
+def test_a_second_redrive_takes_over_from_the_first(millpond: Any, run: Callable[..., Finished], box: Box) -> None:
     # The first would take a minute: the second comes in time, however slowly it starts.
     count = 600
     for number in range(count):
@@ -480,13 +482,15 @@ def test_a_second_redrive_takes_over_from_the_first(millpond: Any, run: Callable
     first = millpond.start("dlq", "redrive", box.dlq, "--all", "--rate", "10/s")
     assert eventually(lambda: box.written() >= 10)
     assert run("dlq", "redrive", box.dlq, "--all").code == 0
-    told = first.communicate(timeout=60)[1].decode()
+    result = first.communicate(timeout=60)[1].decode()
     assert first.returncode == 1
-    assert "Another redrive of" in told
+    assert "Another redrive of" in result
     assert sorted(map(int, box.values())) == list(range(count))
 
 
-def test_a_dead_letter_topic_made_anew_has_nothing_redriven(run: Callable[..., Told], quick: Any, box: Box) -> None:
+def test_a_recreated_dead_letter_topic_has_nothing_redriven(
+    run: Callable[..., Finished], quick: Any, box: Box
+) -> None:
     box.put("first life")
     box.flush()
     assert run("dlq", "redrive", box.dlq, "--all").code == 0
@@ -511,7 +515,7 @@ def test_a_terminal_shows_how_far_it_is(in_terminal: Callable[..., Any], box: Bo
 # Purging.
 
 
-def test_purge_cuts_from_the_beginning(run: Callable[..., Told], box: Box) -> None:
+def test_purge_cuts_from_the_beginning(run: Callable[..., Finished], box: Box) -> None:
     old = now_ms() - TEN_MINUTES_MS
     for number in range(6):
         box.put(str(number), timestamp_ms=old + number if number < 2 else 0)

@@ -41,10 +41,10 @@ def test_pages_and_commands_are_found_by_name(lonely: Any) -> None:
 
 def test_in_a_pipe_a_page_is_plain_text(lonely: Any) -> None:
     for name in ("operations", "tutorial"):
-        told = lonely("help", name).out
-        assert "<!--" not in told
-        assert "\x1b" not in told
-        assert "|---" not in told
+        result = lonely("help", name).out
+        assert "<!--" not in result
+        assert "\x1b" not in result
+        assert "|---" not in result
 
 
 def test_less_shows_colours_and_not_their_codes(in_terminal: Callable[..., Any], monkeypatch: Any) -> None:

@@ -56,12 +56,12 @@ def leaves(group: click.Group = root, path: Path_ = ()) -> Iterator[tuple[Path_,
     """Every command that is no group."""
     context = click.Context(group)
     for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        assert found is not None
-        if isinstance(found, click.Group):
-            yield from leaves(found, (*path, name))
+        references_of = group.get_command(context, name)
+        assert references_of is not None
+        if isinstance(references_of, click.Group):
+            yield from leaves(references_of, (*path, name))
         else:
-            yield (*path, name), found
+            yield (*path, name), references_of
 
 
 def options_of(command: click.Command) -> set[str]:
@@ -71,22 +71,22 @@ def options_of(command: click.Command) -> set[str]:
 @cache
 def references() -> dict[Definition, set[Definition]]:
     """Which definitions of the command line each of them names: functions, classes and tables of functions."""
-    found: dict[Definition, set[Definition]] = {}
+    references_of: dict[Definition, set[Definition]] = {}
     for file in CLI.rglob("*.py"):
         module = ".".join(("millpond.cli", *file.relative_to(CLI).with_suffix("").parts)).removesuffix(".__init__")
         tree = ast.parse(file.read_text())
-        known: dict[str, Definition] = {
+        definitions: dict[str, Definition] = {
             (alias.asname or alias.name): (each.module, alias.name)
             for each in ast.walk(tree)
             if isinstance(each, ast.ImportFrom) and each.module and each.module.startswith("millpond.cli")
             for alias in each.names
         }
         own = [(name, each) for each in tree.body for name in names_of(each)]
-        known |= {name: (module, name) for name, _ in own}
+        definitions |= {name: (module, name) for name, _ in own}
         for name, each in own:
             named = {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}
-            found[module, name] = {known[one] for one in named & known.keys()}
-    return found
+            references_of[module, name] = {definitions[one] for one in named & definitions.keys()}
+    return references_of
 
 
 def names_of(statement: ast.stmt) -> list[str]:

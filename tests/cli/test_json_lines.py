@@ -43,7 +43,7 @@ def test_a_value_may_be_any_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"tea", "not JSON"),
         (b'"tea"', "a record must be an object"),
@@ -55,8 +55,8 @@ def test_a_value_may_be_any_json() -> None:
         (b'{"value": "\\ud800"}', "surrogate"),
     ],
 )
-def test_a_line_that_is_no_record_is_told(line: bytes, said: str) -> None:
-    with pytest.raises(NotARecord, match=said.replace("$", r"\$")):
+def test_an_invalid_line_is_refused(line: bytes, message: str) -> None:
+    with pytest.raises(NotARecord, match=message.replace("$", r"\$")):
         load(line)
 
 
@@ -70,7 +70,7 @@ def test_json_stays_as_it_was_written_on_one_line() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"tea", b"{", b"NaN", b"[Infinity]", b"\xff", b"[" * 100_000, b'"\x01"'])
-def test_what_is_no_json_is_said_to_be_none(data: bytes) -> None:
+def test_invalid_json_is_refused(data: bytes) -> None:
     with pytest.raises(NotParsed, match="not JSON"):
         parsed_json(data)
 

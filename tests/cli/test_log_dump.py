@@ -39,43 +39,42 @@ def rows(lines: list[str]) -> list[list[str]]:
 
 @pytest.mark.smoke
 def test_batches_are_rows(millpond: Any, segment: Path) -> None:
-    told = millpond("log", "dump", str(segment))
-    assert told.code == 0
-    found = rows(told.lines)
-    assert [row[1:3] for row in found] == [["0", "2"], ["2", "1"], ["3", "1"]]
-    assert found[0][0] == "0"
-    assert sum(int(row[3]) for row in found) == segment.stat().st_size
-    assert all(row[7] == "ok" for row in found)
-    assert all("producer" in row for row in found)
-    assert told.lines[-1] == "3 batches, 4 records, offsets 0 to 3"
-    assert max(map(len, told.lines)) <= 110
+    result = millpond.succeeds("log", "dump", str(segment))
+    matches = rows(result.lines)
+    assert [row[1:3] for row in matches] == [["0", "2"], ["2", "1"], ["3", "1"]]
+    assert matches[0][0] == "0"
+    assert sum(int(row[3]) for row in matches) == segment.stat().st_size
+    assert all(row[7] == "ok" for row in matches)
+    assert all("producer" in row for row in matches)
+    assert result.lines[-1] == "3 batches, 4 records, offsets 0 to 3"
+    assert max(map(len, result.lines)) <= 110
 
 
 def test_records_are_shown(millpond: Any, segment: Path) -> None:
-    told = millpond("log", "dump", str(segment), "--records")
-    shown = [line.split("Z  ")[1] for line in told.lines if "Z  " in line]
+    result = millpond("log", "dump", str(segment), "--records")
+    shown = [line.split("Z  ")[1] for line in result.lines if "Z  " in line]
     assert shown == ["a = 1  [h=v]", "b = 2  [h=v]", "c = 3  [h=v]", "d = 4  [h=v]"]
 
 
 @pytest.mark.parametrize("cut", [1, 30, 70])
-def test_a_torn_tail_is_told_with_its_byte(millpond: Any, segment: Path, cut: int) -> None:
+def test_a_torn_tail_is_reported_with_its_position(millpond: Any, segment: Path, cut: int) -> None:
     last = int(rows(millpond("log", "dump", str(segment)).lines)[-1][0])
     data = segment.read_bytes()
     segment.write_bytes(data[:-cut])
-    told = millpond("log", "dump", str(segment))
-    assert told.code == 1
-    assert told.lines[-1] == "2 batches, 3 records, offsets 0 to 2"
-    assert f"is torn at byte {last}: " in told.err
+    result = millpond("log", "dump", str(segment))
+    assert result.code == 1
+    assert result.lines[-1] == "2 batches, 3 records, offsets 0 to 2"
+    assert f"is torn at byte {last}: " in result.err
 
 
-def test_a_flipped_bit_is_told_and_the_rest_is_shown(millpond: Any, segment: Path) -> None:
+def test_a_flipped_bit_is_reported_and_the_rest_is_shown(millpond: Any, segment: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[64] ^= 1
     segment.write_bytes(data)
-    told = millpond("log", "dump", str(segment))
-    assert told.code == 1
-    assert [row[7] for row in rows(told.lines)] == ["BAD", "ok", "ok"]
-    assert "has 1 faults" in told.err
+    result = millpond("log", "dump", str(segment))
+    assert result.code == 1
+    assert [row[7] for row in rows(result.lines)] == ["BAD", "ok", "ok"]
+    assert "has 1 faults" in result.err
 
 
 def test_deep_finds_records_that_a_right_crc_hides(millpond: Any, tmp_path: Path) -> None:
@@ -87,10 +86,10 @@ def test_deep_finds_records_that_a_right_crc_hides(millpond: Any, tmp_path: Path
     wrong[17:21] = crc32c(bytes(wrong[21:])).to_bytes(4, "big")
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(good + bytes(wrong))
-    assert millpond("log", "dump", str(path)).code == 0
-    told = millpond("log", "dump", str(path), "--deep")
-    assert told.code == 1
-    assert "the records cannot be read" in told.out
+    millpond.succeeds("log", "dump", str(path))
+    result = millpond("log", "dump", str(path), "--deep")
+    assert result.code == 1
+    assert "the records cannot be read" in result.out
 
 
 def test_control_and_transactional_batches_are_marked(millpond: Any, tmp_path: Path) -> None:
@@ -100,16 +99,17 @@ def test_control_and_transactional_batches_are_marked(millpond: Any, tmp_path: P
         encode_batch([Record(0, 5, None, b"v")], producer_id=7, producer_epoch=1, base_sequence=4, transactional=True)
         + encode_batch([marker], base_offset=1, producer_id=7, producer_epoch=1, transactional=True, control=True)
     )
-    told = millpond("log", "dump", str(path), "--records")
-    assert told.code == 0, told.err
-    assert "transactional · producer 7/1 seq 4" in told.out
-    assert "control · transactional" in told.out
-    assert "control: commit" in told.out
+    result = millpond.succeeds("log", "dump", str(path), "--records")
+    assert "transactional · producer 7/1 seq 4" in result.out
+    assert "control · transactional" in result.out
+    assert "control: commit" in result.out
 
 
 def test_the_clusters_own_log_is_readable(millpond: Any, node: Any) -> None:
-    told = millpond("log", "dump", str(node.data / "__cluster_metadata-0" / "00000000000000000000.log"), "--records")
-    assert "RegisterBrokerRecord(broker_id=1" in told.out
+    result = millpond(
+        "log", "dump", str(node.data / "__cluster_metadata-0" / "00000000000000000000.log"), "--records"
+    )
+    assert "RegisterBrokerRecord(broker_id=1" in result.out
 
 
 def test_the_files_beside_a_segment(millpond: Any, start_node: Callable[..., Any]) -> None:
@@ -122,8 +122,7 @@ def test_the_files_beside_a_segment(millpond: Any, start_node: Callable[..., Any
         writer.produce("t", "x", timestamp=first_ms + place)
         assert writer.flush(60) == 0
     own.stop()
-    index = millpond("log", "dump", str(own.data / "t-0" / "00000000000000000000.index"))
-    assert index.code == 0
+    index = millpond.succeeds("log", "dump", str(own.data / "t-0" / "00000000000000000000.index"))
     assert index.lines[0].split() == ["Last", "offset", "Batch", "starts", "at", "byte"]
     times = millpond("log", "dump", str(own.data / "t-0" / "00000000000000000000.timeindex"))
     assert times.lines[-2].split()[2] == "2"
@@ -137,8 +136,8 @@ def test_the_files_beside_a_segment(millpond: Any, start_node: Callable[..., Any
     assert millpond("log", "dump", str(own.data / "t-0" / "partition.metadata")).out.startswith("topic id  ")
 
 
-def test_damaged_small_files_are_told(millpond: Any, tmp_path: Path) -> None:
-    for name, data, said in [
+def test_damaged_small_files_are_reported(millpond: Any, tmp_path: Path) -> None:
+    for name, data, message in [
         ("00000000000000000000.snapshot", b"\x00\x01junk", "The snapshot is damaged"),
         ("leader-epoch-checkpoint", b"0\n2\n0 0\n", "The checkpoint is damaged"),
         ("00000000000000000000.index", b"\x00\x00\x00\x05\x00\x00\x00\x05" * 2, "entry 1 does not increase"),
@@ -146,7 +145,5 @@ def test_damaged_small_files_are_told(millpond: Any, tmp_path: Path) -> None:
         ("notes.txt", b"", "cannot be shown"),
     ]:
         (tmp_path / name).write_bytes(data)
-        told = millpond("log", "dump", str(tmp_path / name))
-        assert told.code == 1, name
-        assert said in told.err
+        millpond.fails("log", "dump", str(tmp_path / name), error=message)
     assert millpond("log", "dump", "no-such-file.log").code == 2

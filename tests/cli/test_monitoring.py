@@ -49,9 +49,7 @@ def test_without_metrics_there_is_no_word_of_them(start_node: Callable[..., Any]
 
 
 def test_an_address_that_cannot_be_is_refused(lonely: Any) -> None:
-    told = lonely("up", "--metrics", "nowhere:port")
-    assert told.code == 2
-    assert "--metrics nowhere:port" in told.err
+    lonely.fails("up", "--metrics", "nowhere:port", code=2, error="--metrics nowhere:port")
 
 
 @pytest.mark.parametrize("cores", [(), ("--cores", "2")])
@@ -62,7 +60,7 @@ def test_the_journal_as_json(start_node: Callable[..., Any], cores: tuple[str, .
         node.process.terminate()
         lines = [json.loads(line) for line in node.process.communicate(timeout=60)[1].decode().splitlines()]
     # Another core's port may be taken, too, by whoever else runs here.
-    told = next(each for each in lines if each.get("address") == f"127.0.0.1:{port}")
-    assert told["event"].startswith("cannot serve metrics")
-    assert told.get("core") == (1 if cores else None)
+    result = next(each for each in lines if each.get("address") == f"127.0.0.1:{port}")
+    assert result["event"].startswith("cannot serve metrics")
+    assert result.get("core") == (1 if cores else None)
     assert all(each["time"].endswith("Z") for each in lines)

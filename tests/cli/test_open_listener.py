@@ -33,18 +33,18 @@ def words_of(lonely: Any, tmp_path: Path) -> Iterator[Callable[..., str]]:
 
 @pytest.mark.parametrize("cores", [(), ("--cores", "2")])
 def test_every_address_without_a_login_is_warned_of_once(words_of: Callable[..., str], cores: tuple[str]) -> None:
-    said = words_of("up", "--no-console", "--metrics", "off", "--listen", "0.0.0.0:0", *cores)
-    assert said.count(WARNING) == 1
-    assert "0.0.0.0:0 has no login" in said
-    assert "--secure" in said
+    message = words_of("up", "--no-console", "--metrics", "off", "--listen", "0.0.0.0:0", *cores)
+    assert message.count(WARNING) == 1
+    assert "0.0.0.0:0 has no login" in message
+    assert "--secure" in message
 
 
 def test_named_listeners_count(words_of: Callable[..., str]) -> None:
     listeners = "listeners=ONE://127.0.0.1:0,TWO://0.0.0.0:0"
     more = ("listener.security.protocol.map=ONE:PLAINTEXT,TWO:PLAINTEXT", "inter.broker.listener.name=ONE")
     sets = [word for each in (listeners, *more) for word in ("--set", each)]
-    said = words_of("up", "--no-console", "--metrics", "off", *sets)
-    assert "Warning: 0.0.0.0:0 has no login" in said
+    message = words_of("up", "--no-console", "--metrics", "off", *sets)
+    assert "Warning: 0.0.0.0:0 has no login" in message
 
 
 @pytest.mark.parametrize("arguments", [("--listen", "127.0.0.1:0"), ("--listen", "0.0.0.0:0", "--secure")])

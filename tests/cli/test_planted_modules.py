@@ -72,12 +72,12 @@ def start(shared: Path, lonely: Any) -> Iterator[Start]:
             each.kill()
 
 
-def read_until(process: subprocess.Popen[str], wanted: str) -> str:
+def read_until(process: subprocess.Popen[str], expected: str) -> str:
     assert process.stdout is not None
     for line in process.stdout:
-        if wanted in line:
+        if expected in line:
             return line
-    raise AssertionError(f"the process ended before it printed {wanted!r}")
+    raise AssertionError(f"the process ended before it printed {expected!r}")
 
 
 def assert_not_hijacked(folder: Path) -> None:
@@ -85,8 +85,8 @@ def assert_not_hijacked(folder: Path) -> None:
 
 
 def look_at_simulator(console: str) -> None:
-    asked = urlencode({"session": "test", "tape": encode(recording_of((CreateTopic(partitions=1), 300)))})
-    with urlopen(f"{console}/api/simulator/look?{asked}", timeout=60) as answer:
+    query = urlencode({"session": "test", "tape": encode(recording_of((CreateTopic(partitions=1), 300)))})
+    with urlopen(f"{console}/api/simulator/look?{query}", timeout=60) as answer:
         assert answer.status == 200
 
 
@@ -143,7 +143,7 @@ def test_spark_workers(shared: Path, tmp_path: Path) -> None:
 
 def test_only_one_file_says_how_python_is_started() -> None:
     """A child started in any other way would have the current directory on its path."""
-    found = {
+    files = {
         str(path.relative_to(SOURCE))
         for path in SOURCE.rglob("*.py")
         if "executable" in (text := path.read_text())
@@ -154,4 +154,4 @@ def test_only_one_file_says_how_python_is_started() -> None:
         and each.value.id == "sys"
     }
     # `os.execve` needs the path of the program beside its arguments.
-    assert found - {"cli/console.py"} == STARTS_PYTHON_ITSELF
+    assert files - {"cli/console.py"} == STARTS_PYTHON_ITSELF

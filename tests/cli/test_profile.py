@@ -28,11 +28,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "millpond" / "profiles.toml"
 
 
-def run(*arguments: str, given: str | None = None) -> Any:
-    return CliRunner().invoke(command, arguments, input=given)
+def run(*arguments: str, stdin_data: str | None = None) -> Any:
+    return CliRunner().invoke(command, arguments, input=stdin_data)
 
 
-def meant(
+def selected_cluster(
     monkeypatch: pytest.MonkeyPatch, *arguments: str, **variables: str
 ) -> tuple[str, dict[str, str], str | None]:
     """Address, settings and profile of the cluster that `topic list` would ask."""
@@ -51,9 +51,9 @@ def meant(
     return seen[0].bootstrap, dict(seen[0].extras), seen[0].profile
 
 
-def test_the_life_of_a_profile(file: Path) -> None:
+def test_a_profile_is_added_used_and_removed(file: Path) -> None:
     made = run("profile", "add", "prod", "-b", PROD.bootstrap, "-X", "sasl.username=me", "--ask", "sasl.password",
-               given=f"{SECRET}\n")  # fmt: skip
+               stdin_data=f"{SECRET}\n")  # fmt: skip
     assert made.output == f"Added profile prod in {file}.\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert read_profiles() == Profiles({"prod": PROD})
@@ -77,40 +77,40 @@ def test_secrets_are_not_shown() -> None:
     assert json.loads(run("profile", "show", "--json").output)["settings"]["sasl.password"] == "(hidden)"
 
 
-def test_which_cluster_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_profiles_and_variables_select_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     write_profiles(Profiles({"prod": PROD, "here": HERE}))
     prod = (PROD.bootstrap, dict(PROD.settings), "prod")
     ask = ("topic", "list")
-    assert meant(monkeypatch, *ask) == ("127.0.0.1:9092", {}, None)
-    assert meant(monkeypatch, "-p", "prod", *ask) == prod
-    assert meant(monkeypatch, *ask, "--profile", "prod") == prod
-    assert meant(monkeypatch, "-p", "here", *ask, "--profile", "prod") == prod
-    assert meant(monkeypatch, *ask, MILLPOND_PROFILE="prod") == prod
+    assert selected_cluster(monkeypatch, *ask) == ("127.0.0.1:9092", {}, None)
+    assert selected_cluster(monkeypatch, "-p", "prod", *ask) == prod
+    assert selected_cluster(monkeypatch, *ask, "--profile", "prod") == prod
+    assert selected_cluster(monkeypatch, "-p", "here", *ask, "--profile", "prod") == prod
+    assert selected_cluster(monkeypatch, *ask, MILLPOND_PROFILE="prod") == prod
     # Two variables: the one that names the address, and then no profile's secrets go there.
-    assert meant(monkeypatch, *ask, MILLPOND_PROFILE="prod", MILLPOND_BOOTSTRAP="b:2") == ("b:2", {}, None)
-    assert meant(monkeypatch, "-p", "prod", *ask, MILLPOND_BOOTSTRAP="b:2") == prod
+    assert selected_cluster(monkeypatch, *ask, MILLPOND_PROFILE="prod", MILLPOND_BOOTSTRAP="b:2") == ("b:2", {}, None)
+    assert selected_cluster(monkeypatch, "-p", "prod", *ask, MILLPOND_BOOTSTRAP="b:2") == prod
     # Named together on the command line they are meant together.
-    assert meant(monkeypatch, "-p", "prod", *ask, "-b", "c:3") == ("c:3", dict(PROD.settings), "prod")
-    assert meant(monkeypatch, "-p", "prod", *ask, "-X", "sasl.username=you")[1]["sasl.username"] == "you"
+    assert selected_cluster(monkeypatch, "-p", "prod", *ask, "-b", "c:3") == ("c:3", dict(PROD.settings), "prod")
+    assert selected_cluster(monkeypatch, "-p", "prod", *ask, "-X", "sasl.username=you")[1]["sasl.username"] == "you"
     write_profiles(Profiles({"prod": PROD, "here": HERE}, "prod"))
-    assert meant(monkeypatch, *ask) == prod
-    assert meant(monkeypatch, *ask, "-b", "c:3") == ("c:3", {}, None)
-    assert meant(monkeypatch, *ask, MILLPOND_PROFILE="here") == (HERE.bootstrap, {}, "here")
+    assert selected_cluster(monkeypatch, *ask) == prod
+    assert selected_cluster(monkeypatch, *ask, "-b", "c:3") == ("c:3", {}, None)
+    assert selected_cluster(monkeypatch, *ask, MILLPOND_PROFILE="here") == (HERE.bootstrap, {}, "here")
 
 
 def test_what_cannot_be_is_refused(file: Path) -> None:
-    for arguments, said in (
+    for arguments, message in (
         (("add", "a b", "-b", "x:1"), "cannot be a profile's name"),
         (("add", "a", "-b", "x:y:z"), "of the form host:port"),
-        (("add", "a", "-b", "a..b:1"), "no host can have this name"),
-        (("add", "a", "-b", f"{'a' * 64}.example:1"), "no host can have this name"),
+        (("add", "a", "-b", "a..b:1"), "the host name is invalid"),
+        (("add", "a", "-b", f"{'a' * 64}.example:1"), "the host name is invalid"),
         (("add", "a", "-b", "x:1", "--ask", "sasl.password"), "Standard input ended before a line for sasl.password"),
         (("add", "a", "-b", "x:1", "-X", "sasl.password=\udcff"), "is not valid UTF-8"),
         (("add", "a", "-b", "x:1", "-X", "no.such.setting=1"), "No such configuration property"),
         (("show",), "There are no profiles yet"),
         (("use",), "Name a profile"),
     ):
-        assert said in run("profile", *arguments).output
+        assert message in run("profile", *arguments).output
     assert not file.exists()
     assert "--profile: there is no profile prod." in run("-p", "prod", "topic", "list").output
     for arguments in (("-p", "", "topic", "list"), ("topic", "list", "--profile", "")):
@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("use = 'gone'", "use names the profile 'gone', which does not exist. Correct"),
         ("use = []", "use names the profile [], which does not exist."),
@@ -136,19 +136,19 @@ def test_what_cannot_be_is_refused(file: Path) -> None:
         (f"x = {'9' * 5000}", "digits"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_named_and_kept(file: Path, text: str, said: str) -> None:
+def test_a_file_that_makes_no_sense_is_named_and_kept(file: Path, text: str, message: str) -> None:
     file.parent.mkdir()
     file.write_text(text)
     for arguments in (("list",), ("add", "b", "-b", "b:1")):
         told = run("profile", *arguments)
         assert told.exit_code == 1
         assert str(profiles_path()) in told.output
-        assert said in told.output
+        assert message in told.output
         assert SECRET not in told.output
         assert file.read_text() == text
 
 
-def test_others_who_can_read_secrets_are_told_of(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readable_secrets_cause_a_warning(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_profiles(Profiles({"prod": PROD, "here": HERE}, "prod"))
     assert "chmod" not in run("profile", "list").output
     file.chmod(0o640)
@@ -172,7 +172,7 @@ def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:
     assert read_profiles() == Profiles({"here": HERE})
 
 
-def test_where_nobody_has_a_home_there_are_no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_there_are_no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     assert read_profiles() == Profiles()

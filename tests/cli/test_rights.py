@@ -36,7 +36,7 @@ RESOURCES = {
 
 def documented() -> dict[str, list[tuple[Operation, AclResource, bool, str]]]:
     """The rights of each command, whether each thing of a kind is meant, and its name where the page has one."""
-    told = {}
+    rights_by_command = {}
     for line in TABLE.splitlines():
         cells = [each.strip() for each in line.strip("|").split("|")]
         if line.startswith("| `"):
@@ -45,8 +45,8 @@ def documented() -> dict[str, list[tuple[Operation, AclResource, bool, str]]]:
                 for words, article, resource, name in RIGHT.findall(cells[1])
                 for word in re.findall(r"`([a-z-]+)`", words)
             ]
-            told |= dict.fromkeys(re.findall(r"`([^`]+)`", cells[0]), rights)
-    return told
+            rights_by_command |= dict.fromkeys(re.findall(r"`([^`]+)`", cells[0]), rights)
+    return rights_by_command
 
 
 DOCUMENTED = documented()
@@ -59,7 +59,7 @@ class Case(NamedTuple):
 
     words: tuple[str, ...]
     shown: str = ""
-    given: str = ""
+    stdin_data: str = ""
     topic: str = TOPIC
     others: tuple[str, ...] = ()
     """Which "each topic" means, if not the same."""
@@ -73,7 +73,7 @@ CASES: dict[str, Case] = {
     "topic alter --set": Case(("topic", "alter", TOPIC, "--set", "retention.ms=1234567"), "Changed"),
     "topic alter --partitions": Case(("topic", "alter", "delta", "--partitions", "3"), "Changed", topic="delta"),
     "topic replicas": Case(("topic", "replicas", TOPIC, "--factor", "1", "--yes")),
-    "produce": Case(("produce", TOPIC), given="tea\n"),
+    "produce": Case(("produce", TOPIC), stdin_data="tea\n"),
     "consume": Case(("consume", TOPIC, "--until-end"), "coffee"),
     "group list": Case(("group", "list"), GROUP),
     "group describe": Case(("group", "describe", GROUP), TOPIC),
@@ -96,7 +96,7 @@ CASES: dict[str, Case] = {
     "node list": Case(("node", "list"), "ready"),
     "cluster status": Case(("cluster", "status")),
     "user list": Case(("user", "list"), "admin"),
-    "user add": Case(("user", "add", "newcomer"), "newcomer", given="a password\n"),
+    "user add": Case(("user", "add", "newcomer"), "newcomer", stdin_data="a password\n"),
     "acl list": Case(("acl", "list"), USER),
     "acl add": Case(("acl", "add", "--user", "bob", "--topic", TOPIC, "-o", "read"), "Added"),
     "acl remove": Case(("acl", "remove", "--user", "bob", "--yes")),
@@ -199,7 +199,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
 def test_a_command_works_with_the_rights_that_the_page_names(office: Office, command: str) -> None:
     case = CASES[command]
     office.grant(command, case)
-    done: Finished = office.clerk(*case.words, given=case.given)
+    done: Finished = office.clerk(*case.words, stdin_data=case.stdin_data)
     assert done.code == case.code, (case.words, done.out, done.err, refusals(office))
     assert case.shown in done.out + done.err, (case.words, done.out, done.err)
 
@@ -207,18 +207,18 @@ def test_a_command_works_with_the_rights_that_the_page_names(office: Office, com
 def refusals(office: Office) -> list[str]:
     """What the clerk was refused, for whoever reads why a test failed."""
     time.sleep(1)
-    told = [
+    rights_by_command = [
         each for each in office.node.audit() if each["event"] == "refused" and each["principal"] == f"User:{USER}"
     ]
-    return [f"{each['operation']} {each['resource']} {each['name']}" for each in told[-5:]]
+    return [f"{each['operation']} {each['resource']} {each['name']}" for each in rights_by_command[-5:]]
 
 
-def test_nobody_without_rights_changes_or_learns_anything(office: Office) -> None:
+def test_a_user_without_rights_changes_and_learns_nothing(office: Office) -> None:
     with Cluster(office.settings) as cluster:
         remove_acls(cluster, [AclFilter(principal=f"User:{USER}")])
     learned = []
     for name in ("topic describe", "produce", "group describe", "acl add", "user add", "config set"):
-        done = office.clerk(*CASES[name].words, given=CASES[name].given)
+        done = office.clerk(*CASES[name].words, stdin_data=CASES[name].stdin_data)
         if done.code == 0:
             learned.append((name, done.out))
     assert not learned

@@ -23,20 +23,20 @@ def sim(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_list_has_every_lesson() -> None:
-    told = sim("list")
-    assert told.returncode == 0, told.stderr
-    assert [line.split()[0] for line in told.stdout.splitlines()[1:]] == list(LESSONS)
+    result = sim("list")
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == list(LESSONS)
     listed = json.loads(sim("list", "--json").stdout)
     assert {each["name"] for each in listed} == set(LESSONS)
 
 
 def test_a_lesson_tells_its_story_its_question_and_its_answer() -> None:
-    told = sim("run", "keys")
-    assert told.returncode == 0, told.stderr
-    question, answer = told.stdout.index("Question:"), told.stdout.index("Answer:")
-    assert told.stdout.index("topic orders exists") < question < told.stdout.rindex("produce 12") < answer
-    assert f"millpond sim replay {encode(LESSONS['keys'].tape)}" in told.stdout
-    assert max(map(len, told.stdout[:answer].splitlines())) <= 80
+    result = sim("run", "keys")
+    assert result.returncode == 0, result.stderr
+    question, answer = result.stdout.index("Question:"), result.stdout.index("Answer:")
+    assert result.stdout.index("topic orders exists") < question < result.stdout.rindex("produce 12") < answer
+    assert f"millpond sim replay {encode(LESSONS['keys'].tape)}" in result.stdout
+    assert max(map(len, result.stdout[:answer].splitlines())) <= 80
 
 
 def test_a_link_is_replayed_exactly() -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from millpond.admin.cluster_rates import ClusterSample, RateWindow, TopicTotals
 from millpond.admin.groups import Group, Member
 from millpond.admin.health import DiskFacts, Health
 from millpond.admin.lag import GroupLag, PartitionLag
 from millpond.admin.nodes import ClusterFacts, NodeFacts
-from millpond.admin.pulse import Look, Pulse, TopicSums
 from millpond.cli.top.view import as_object, groups_table, headline, lines, nodes_table, topics_table
 
 
-def look(at: float, orders: int, committed: int) -> Look:
+def sample(at: float, orders: int, committed: int) -> ClusterSample:
     """One node that is there and one that is not; a group that reads `orders`."""
     partition = PartitionLag("orders", 0, "m", 0, orders, committed, orders - committed, 0, 4_000, None, None)
     member = Member("m", None, "c", "h")
@@ -28,42 +28,42 @@ def look(at: float, orders: int, committed: int) -> Look:
     )
     disk = DiskFacts(1, "/data", 1000, 250, False)
     health = Health(ClusterFacts("c-1", nodes, ()), (disk,), (lag,), 0, "")
-    topics = {"orders": TopicSums(2, orders, orders), "quiet\x1b[2J": TopicSums(1, 5, 5)}
-    return Look(at, health, topics)
+    topics = {"orders": TopicTotals(2, orders, orders), "quiet\x1b[2J": TopicTotals(1, 5, 5)}
+    return ClusterSample(at, health, topics)
 
 
 @pytest.fixture
-def pulse() -> Pulse:
-    found = Pulse(10.0)
-    found.add(look(100.0, 1_000, 900))
-    found.add(look(102.0, 3_000, 1_300))
-    return found
+def window() -> RateWindow:
+    printed = RateWindow(10.0)
+    printed.add(sample(100.0, 1_000, 900))
+    printed.add(sample(102.0, 3_000, 1_300))
+    return printed
 
 
-def test_rows_hold_rates_lag_and_trend(pulse: Pulse) -> None:
-    assert topics_table(pulse).rows[0] == ("orders", "2", "3,000", "1,000/s")
-    assert topics_table(pulse).rows[1][0] == "quiet\\x1b[2J"
-    assert groups_table(pulse).rows == [("billing", "stable", "1", "1,700", "+800/s", "4.0s", "200/s")]
-    assert [row[2] for row in nodes_table(pulse).rows] == ["controller", "away"]
-    assert nodes_table(pulse).rows[0][-1] == "25%"
-    assert headline(pulse) == "1 of 2 nodes, 2 topics, 3 partitions; 1,000/s written, 1,700 records unread"
-    assert any("Node 2 is down." in line for line in lines(pulse))
+def test_rows_hold_rates_lag_and_trend(window: RateWindow) -> None:
+    assert topics_table(window).rows[0] == ("orders", "2", "3,000", "1,000/s")
+    assert topics_table(window).rows[1][0] == "quiet\\x1b[2J"
+    assert groups_table(window).rows == [("billing", "stable", "1", "1,700", "+800/s", "4.0s", "200/s")]
+    assert [row[2] for row in nodes_table(window).rows] == ["controller", "away"]
+    assert nodes_table(window).rows[0][-1] == "25%"
+    assert headline(window) == "1 of 2 nodes, 2 topics, 3 partitions; 1,000/s written, 1,700 records unread"
+    assert any("Node 2 is down." in line for line in lines(window))
 
 
-def test_the_object_has_the_same_in_plain_numbers(pulse: Pulse) -> None:
-    found = json.loads(json.dumps(as_object(pulse)))
-    assert (found["written_per_second"], found["lag"]) == (1000.0, 1700)
-    assert found["groups"][0]["read_per_second"] == 200.0
-    assert found["topics"][0] == {"topic": "orders", "partitions": 2, "offsets": 3000, "written_per_second": 1000.0}
+def test_the_object_has_the_same_in_plain_numbers(window: RateWindow) -> None:
+    printed = json.loads(json.dumps(as_object(window)))
+    assert (printed["written_per_second"], printed["lag"]) == (1000.0, 1700)
+    assert printed["groups"][0]["read_per_second"] == 200.0
+    assert printed["topics"][0] == {"topic": "orders", "partitions": 2, "offsets": 3000, "written_per_second": 1000.0}
 
 
-def test_rates_are_those_of_the_window(pulse: Pulse) -> None:
+def test_rates_are_those_of_the_window(window: RateWindow) -> None:
     for step in range(1, 11):
-        pulse.add(look(102.0 + step * 2, 3_000, 3_000))
+        window.add(sample(102.0 + step * 2, 3_000, 3_000))
     # Nothing was written for as long as is looked back.
-    assert pulse.rates is not None
-    assert pulse.rates.written_in_all == 0
-    assert pulse.rates.lag_growth["billing"] == 0
+    assert window.rates is not None
+    assert window.rates.written_in_all == 0
+    assert window.rates.lag_growth["billing"] == 0
 
 
 def test_once_prints_plain_lines(millpond: Any, quick: Any) -> None:
@@ -83,10 +83,10 @@ def test_once_prints_plain_lines(millpond: Any, quick: Any) -> None:
 
 
 def test_json_is_a_line_for_each_look(millpond: Any, node: Any) -> None:
-    told = millpond("top", "--once", "--json", "--every", "0.5")
-    (found,) = told.objects
-    assert found["nodes"][0]["address"] == node.address
-    assert found["problems"] == [] or isinstance(found["problems"][0], str)
+    result = millpond("top", "--once", "--json", "--every", "0.5")
+    (printed,) = result.objects
+    assert printed["nodes"][0]["address"] == node.address
+    assert printed["problems"] == [] or isinstance(printed["problems"][0], str)
 
 
 def test_on_a_terminal_q_ends_it(in_terminal: Any, node: Any) -> None:
@@ -97,10 +97,8 @@ def test_on_a_terminal_q_ends_it(in_terminal: Any, node: Any) -> None:
     assert "\x1b[?1049l" in screen.text, "the screen of before is not back"
 
 
-def test_nobody_there_is_said_at_once(lonely: Any) -> None:
-    told = lonely("top", "--once", "-b", "127.0.0.1:1")
-    assert told.code == 1
-    assert "Nothing listens on 127.0.0.1:1" in told.err
+def test_a_closed_port_fails_at_once(lonely: Any) -> None:
+    lonely.fails("top", "--once", "-b", "127.0.0.1:1", error="Nothing listens on 127.0.0.1:1")
 
 
 def test_in_a_pipe_ctrl_c_is_a_good_end(millpond: Any, node: Any) -> None:

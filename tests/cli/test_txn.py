@@ -42,8 +42,8 @@ def left_open(node: Any) -> Callable[[str, str], None]:
 
 def stable_end(admin: AdminClient, topic: str) -> int:
     """How far readers of committed records can read."""
-    asked = {TopicPartition(topic, 0): OffsetSpec.latest()}
-    (future,) = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED).values()
+    screen = {TopicPartition(topic, 0): OffsetSpec.latest()}
+    (future,) = admin.list_offsets(screen, isolation_level=IsolationLevel.READ_COMMITTED).values()
     return int(future.result(60).offset)
 
 
@@ -62,22 +62,20 @@ def test_a_transaction_whose_producer_died_is_found_and_aborted(
     assert json.loads(millpond("txn", "list", "--older-than", "1m", "--json").out) == []
     assert "payments-1" in millpond("txn", "list", "--older-than", "1ms").out
 
-    told = millpond("txn", "describe", "payments-1")
-    assert told.code == 0, told.err
-    assert told.lines[0].startswith("payments-1: ongoing for ")
+    output = millpond.succeeds("txn", "describe", "payments-1")
+    assert output.lines[0].startswith("payments-1: ongoing for ")
     # It begins at 1, and with the record after it six are held back.
-    assert told.lines[-1].split()[:4] == [topic, "0", "1", "6"]
+    assert output.lines[-1].split()[:4] == [topic, "0", "1", "6"]
     assert millpond("txn", "hanging", "--topic", topic).out == "No transaction hangs.\n"
 
     here = ("txn", "abort", "--topic", topic, "--partition", "0", "--producer-id", str(listed["producer_id"]))
     refused = millpond(*here)
     assert refused.code == 1
     assert refused.err == (
-        "millpond: This transaction does not hang, it is ongoing: abort all of it with "
+        "millpond: This transaction is not hanging but ongoing: abort all of it with "
         "`millpond txn abort --id payments-1`.\n"
     )
-    done = millpond("txn", "abort", "--id", "payments-1")
-    assert done.code == 0, done.err
+    done = millpond.succeeds("txn", "abort", "--id", "payments-1")
     assert done.out.startswith("Aborted the transaction of payments-1 after ")
     # Its five records, the one after it, and the marker.
     assert stable_end(quick.admin, topic) == 8
@@ -92,16 +90,16 @@ def test_aborting_fences_the_producer_that_still_runs(millpond: Any, node: Any, 
     producer.begin_transaction()
     producer.produce(topic, b"x")
     producer.flush(60)
-    assert millpond("txn", "abort", "--id", "still-there").code == 0
+    millpond.succeeds("txn", "abort", "--id", "still-there")
     with pytest.raises(KafkaException) as refused:
         producer.commit_transaction(20)
     assert refused.value.args[0].name() in ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH")
 
 
-def test_one_that_hangs_is_ended_in_its_partition(start_node: Callable[..., Any], lonely: Any) -> None:
+def test_a_hanging_transaction_is_aborted_in_its_partition(start_node: Callable[..., Any], lonely: Any) -> None:
     node = start_node()
     lonely("topic", "create", "stuck", "-b", node.address)
-    lonely("produce", "stuck", "-b", node.address, given="one\ntwo\n")
+    lonely("produce", "stuck", "-b", node.address, stdin_data="one\ntwo\n")
     # A batch of a transaction that no coordinator ever heard of, as a crashed broker of old may have left it.
     node.stop(signal.SIGKILL)
     lost = Record(2, time.time_ns() // 1_000_000, None, b"lost")
@@ -119,15 +117,12 @@ def test_one_that_hangs_is_ended_in_its_partition(start_node: Callable[..., Any]
         file.write(batch)
 
     node = start_node(data=node.data)
-    found = lonely("txn", "hanging", "-b", node.address)
-    assert found.code == 0, found.err
-    assert found.lines[1].split()[:4] == ["stuck", "0", "2", "1"]
-    assert found.lines[-1] == "To end one: millpond txn abort --topic stuck --partition 0 --producer-id 7777"
+    transactions = lonely.succeeds("txn", "hanging", "-b", node.address)
+    assert transactions.lines[1].split()[:4] == ["stuck", "0", "2", "1"]
+    assert transactions.lines[-1] == "To end one: millpond txn abort --topic stuck --partition 0 --producer-id 7777"
     here = ("txn", "abort", "-b", node.address, "--topic", "stuck", "--partition", "0", "--producer-id")
     other = lonely(*here, "1")
-    assert other.err == (
-        "millpond: Producer 1 has no open transaction in stuck-0; the open ones there are of 7777.\n"
-    )
+    assert other.err == ("millpond: Producer 1 has no open transaction in stuck-0; producers with one there: 7777.\n")
     done = lonely(*here, "7777")
     assert (done.code, done.err) == (0, "")
     assert done.out == "Aborted the transaction of producer 7777 in stuck-0, open since offset 2.\n"
@@ -135,7 +130,7 @@ def test_one_that_hangs_is_ended_in_its_partition(start_node: Callable[..., Any]
     assert stable_end(AdminClient({"bootstrap.servers": node.address, "log_level": 0}), "stuck") == 4
 
 
-def test_what_cannot_be_is_told(millpond: Any, topic: str) -> None:
+def test_invalid_requests_are_refused(millpond: Any, topic: str) -> None:
     unknown = millpond("txn", "describe", "nobody")
     assert unknown.code == 1
     assert unknown.err.startswith("millpond: There is no transactional id nobody")
@@ -143,9 +138,16 @@ def test_what_cannot_be_is_told(millpond: Any, topic: str) -> None:
     nothing = millpond("txn", "abort", "--topic", topic, "--partition", "0", "--producer-id", "5")
     assert nothing.err == f"millpond: Producer 5 has no open transaction in {topic}-0; there is none at all.\n"
     assert "There is no topic zzzz" in millpond("txn", "hanging", "--topic", "zzzz").err
-    secured = millpond("txn", "list", "-X", "security.protocol=sasl_plaintext", "-X", "sasl.mechanism=KERBEROS")
-    assert secured.code == 2
-    assert "choose one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512" in secured.err
+    millpond.fails(
+        "txn",
+        "list",
+        "-X",
+        "security.protocol=sasl_plaintext",
+        "-X",
+        "sasl.mechanism=KERBEROS",
+        code=2,
+        error="choose one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+    )
 
 
 @pytest.mark.parametrize(

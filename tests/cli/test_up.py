@@ -72,44 +72,54 @@ def test_settings_come_from_the_file_and_the_command_line_goes_before_it(
 
 
 @pytest.mark.smoke
-def test_a_taken_port_is_told_with_a_free_one(lonely: Any, node: Any, tmp_path: Path) -> None:
-    told = lonely("up", "--listen", node.address, "--data", str(tmp_path / "d"))
-    assert told.code == 1
+def test_a_taken_port_suggests_a_free_one(lonely: Any, node: Any, tmp_path: Path) -> None:
+    result = lonely("up", "--listen", node.address, "--data", str(tmp_path / "d"))
+    assert result.code == 1
     host, _, port = node.address.rpartition(":")
-    assert told.err.startswith(f"millpond: Port {port} of {host} is taken")
-    offered = told.err.split("--listen ")[1].split("`")[0].rpartition(":")[2]
+    assert result.err.startswith(f"millpond: Port {port} of {host} is taken")
+    offered = result.err.split("--listen ")[1].split("`")[0].rpartition(":")[2]
     with socket.socket() as probe:
         probe.bind((host, int(offered)))
 
 
-def test_a_folder_in_use_is_told(lonely: Any, node: Any) -> None:
-    told = lonely("up", "--listen", "127.0.0.1:0", "--data", str(node.data))
-    assert (told.code, told.out) == (1, "")
-    assert told.err == (
+def test_a_folder_in_use_is_refused(lonely: Any, node: Any) -> None:
+    result = lonely("up", "--listen", "127.0.0.1:0", "--data", str(node.data))
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
         f"millpond: Another process uses the data folder {node.data}: "
         "stop it, or choose another folder with --data DIR.\n"
     )
 
 
-def test_a_folder_that_cannot_be_used_is_told(lonely: Any, tmp_path: Path) -> None:
+def test_an_unusable_folder_is_refused(lonely: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    told = lonely("up", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "file" / "data"))
-    assert told.code == 1
-    assert "cannot be used (not a directory): choose another with --data DIR." in told.err
-    assert "Traceback" not in told.err
+    lonely.fails(
+        "up",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        str(tmp_path / "file" / "data"),
+        error="cannot be used (not a directory): choose another with --data DIR.",
+    )
 
 
-def test_the_folder_of_another_node_is_told(lonely: Any, start_node: Callable[..., Any]) -> None:
+def test_the_folder_of_another_node_is_refused(lonely: Any, start_node: Callable[..., Any]) -> None:
     node = start_node()
     node.stop()
-    told = lonely("up", "--listen", "127.0.0.1:0", "--data", str(node.data), "--set", "node.id=9")
-    assert told.code == 1
-    assert "belongs to node 1, not to node 9; choose another folder with --data DIR." in told.err
-    assert "Traceback" not in told.err
+    lonely.fails(
+        "up",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        str(node.data),
+        "--set",
+        "node.id=9",
+        error="belongs to node 1, not to node 9; choose another folder with --data DIR.",
+    )
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--set", "num.partition=3"), "unknown node setting num.partition; did you mean num.partitions?"),
         (("--set", "num.partitions=0"), "num.partitions=0: must be at least 1."),
@@ -118,20 +128,25 @@ def test_the_folder_of_another_node_is_told(lonely: Any, start_node: Callable[..
         (("--config", "nowhere.conf"), "--config nowhere.conf cannot be read: no such file or directory."),
     ],
 )
-def test_what_cannot_be_asked_for_is_told_in_one_sentence(
-    lonely: Any, tmp_path: Path, arguments: tuple[str, ...], said: str
+def test_invalid_options_are_refused_in_one_sentence(
+    lonely: Any, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    told = lonely("up", *arguments, cwd=tmp_path)
-    assert told.code == 2
-    assert said in told.err.splitlines()[-1]
+    result = lonely("up", *arguments, cwd=tmp_path)
+    assert result.code == 2
+    assert message in result.err.splitlines()[-1]
     assert not list(tmp_path.iterdir()), "nothing was made"
 
 
 def test_a_wrong_line_of_the_file_is_named(lonely: Any, tmp_path: Path) -> None:
     (tmp_path / "node.conf").write_text("node.id=1\nnum.partitons=3\n")
-    told = lonely("up", "--config", "node.conf", cwd=tmp_path)
-    assert told.code == 2
-    assert "node.conf, line 2: unknown node setting num.partitons; did you mean num.partitions?" in told.err
+    lonely.fails(
+        "up",
+        "--config",
+        "node.conf",
+        cwd=tmp_path,
+        code=2,
+        error="node.conf, line 2: unknown node setting num.partitons; did you mean num.partitions?",
+    )
 
 
 def test_a_server_properties_file_of_kafka_is_taken_with_warnings(
@@ -146,8 +161,8 @@ def test_a_server_properties_file_of_kafka_is_taken_with_warnings(
     assert node.panel["cluster"].endswith(", node 4")
     node.process.terminate()
     lines = node.process.communicate(timeout=60)[1].decode().splitlines()
-    told = [line.partition(": Without effect")[0] for line in lines if "Without effect" in line]
-    assert told == [f"{config}, line 1: process.roles", f"{config}, line 3: num.network.threads"]
+    result = [line.partition(": Without effect")[0] for line in lines if "Without effect" in line]
+    assert result == [f"{config}, line 1: process.roles", f"{config}, line 3: num.network.threads"]
 
 
 def test_a_data_folder_of_kafka_is_refused(lonely: Any, tmp_path: Path) -> None:
@@ -155,25 +170,28 @@ def test_a_data_folder_of_kafka_is_refused(lonely: Any, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "bootstrap.checkpoint").write_bytes(b"")
     (tmp_path / "server.properties").write_text(f"broker.id=1\nlog.dirs={folder}\n")
-    told = lonely("up", "--config", "server.properties", cwd=tmp_path)
-    assert told.code == 2
-    assert "has data of Kafka" in told.err
+    lonely.fails("up", "--config", "server.properties", cwd=tmp_path, code=2, error="has data of Kafka")
 
 
-def test_an_address_of_another_machine_is_told(lonely: Any, tmp_path: Path) -> None:
-    told = lonely("up", "--listen", "192.0.2.1:9092", "--data", str(tmp_path / "d"))
-    assert told.code == 1
-    assert "192.0.2.1 is not an address of this machine" in told.err
+def test_an_address_of_another_machine_is_refused(lonely: Any, tmp_path: Path) -> None:
+    lonely.fails(
+        "up",
+        "--listen",
+        "192.0.2.1:9092",
+        "--data",
+        str(tmp_path / "d"),
+        error="192.0.2.1 is not an address of this machine",
+    )
 
 
 def test_a_start_that_fails_leaves_no_folder_behind(lonely: Any, tmp_path: Path, node: Any) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "note").write_text("")
-    told = lonely("up", "--listen", node.address, "--data", str(tmp_path / "new" / "deep"))
-    assert "is taken" in told.err
+    result = lonely("up", "--listen", node.address, "--data", str(tmp_path / "new" / "deep"))
+    assert "is taken" in result.err
     lonely("up", "--listen", node.address, "--data", str(tmp_path / "mine"))
-    told = lonely("up", "--cores", "2", "--listen", node.address, "--data", str(tmp_path / "cores"))
-    assert "cannot be listened on" in told.err
+    result = lonely("up", "--cores", "2", "--listen", node.address, "--data", str(tmp_path / "cores"))
+    assert "cannot be listened on" in result.err
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
     assert (tmp_path / "mine" / "note").exists()
 

@@ -51,9 +51,7 @@ def run(millpond: Any, quick: Any, topic: str, tmp_path: Path) -> Iterator[Calla
 
 
 @pytest.mark.smoke
-def test_what_dies_is_started_again_and_told_to_stop_all_end_in_order(
-    run: Any, quick: Any, topic: str, tmp_path: Path
-) -> None:
+def test_a_killed_process_is_restarted_and_a_stop_ends_all(run: Any, quick: Any, topic: str, tmp_path: Path) -> None:
     process = run("billing:charge", "--every", "0.5")
     quick.send(topic, "1", "die", "2")
     assert eventually(lambda: {"1 old", "die old", "2 old"} <= set(seen(tmp_path)))
@@ -78,26 +76,26 @@ def test_there_is_no_lag_before_the_group_has_partitions(run: Any, millpond: Any
     assert next(line for line in figures if b"waiting" not in line).endswith(b"lag 0\n")
 
 
-def test_more_processes_than_partitions_is_told(run: Any, topic: str) -> None:
+def test_idle_processes_are_reported(run: Any, topic: str) -> None:
     process = run("billing", "--processes", "3")
     for line in process.stdout:
-        if b"idle" in line:
+        if b"will be idle" in line:
             break
     assert line.decode().endswith(
         "charge: 1 partition for 3 processes, so 2 processes will be idle; `millpond topic alter` adds partitions\n"
     )
 
 
-def test_a_module_that_runs_its_worker_when_it_is_imported_is_told_so(millpond: Any, tmp_path: Path) -> None:
+def test_a_module_that_runs_its_worker_on_import_is_refused(millpond: Any, tmp_path: Path) -> None:
     (tmp_path / "eager.py").write_text(PROGRAM.format(topic="orders", tag="old") + "\ncharge.run()\n")
-    told = millpond("work", "eager", cwd=tmp_path)
-    assert (told.code, told.out) == (1, "")
+    result = millpond("work", "eager", cwd=tmp_path)
+    assert (result.code, result.out) == (1, "")
     assert 'eager: importing the module runs charge: put `charge.run()` under `if __name__ == "__main__":`.' in (
-        " ".join(told.err.split())
+        " ".join(result.err.split())
     )
 
 
-def test_a_changed_file_starts_them_anew(run: Any, quick: Any, topic: str, tmp_path: Path) -> None:
+def test_a_changed_file_restarts_the_processes(run: Any, quick: Any, topic: str, tmp_path: Path) -> None:
     run("billing", "--reload", "--processes", "2")
     quick.send(topic, "1")
     assert eventually(lambda: seen(tmp_path) == ["1 old"])
@@ -109,7 +107,7 @@ def test_a_changed_file_starts_them_anew(run: Any, quick: Any, topic: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ("biling", "There is no module biling here"),
         ("billing:chrge", "There is no chrge in billing; did you mean charge?"),
@@ -117,9 +115,9 @@ def test_a_changed_file_starts_them_anew(run: Any, quick: Any, topic: str, tmp_p
         ("json", "json has no worker"),
     ],
 )
-def test_what_is_no_worker_is_told(run: Any, spec: str, said: str) -> None:
+def test_a_name_that_is_not_a_worker_is_refused(run: Any, spec: str, message: str) -> None:
     process = run(spec)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said in err.decode()
+    assert message in err.decode()
     assert "Traceback" not in err.decode()

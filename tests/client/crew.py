@@ -1,4 +1,4 @@
-"""Three workers of one group whose partitions move by seed, what they have handled, and what must be true of it."""
+"""Three workers of one group whose partitions move by seed, and the checks of what they handled."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from client.stub_group import TERM, TOPIC, Group, StubSender, stub_make
 from millpond import Message, Retry, Send, Worker
 from millpond.base.ids import TopicPartition
 from millpond.client.call_thread import CallThread
-from millpond.client.engine import Engine
+from millpond.client.worker_producers import WorkerProducers
 
 WORKERS = 3
 DELIVERIES = ["at_least_once", "exactly_once", "at_most_once"]
 IN_ORDER = Retry(50, first_s=0.001, jitter=0.0)
 IN_TOPICS = Retry(50, first_s=0.002, factor=10.0, longest_s=0.5, jitter=0.0, order="none", topics_from_s=0.1)
-"""Two delays in memory, all further ones in topics. Without jitter: nothing is left to chance but by the seed."""
+"""Two delays in memory, all further ones in topics. Without jitter, only the seed decides."""
 
 
 def lose_chance(delivery: str) -> float:
-    """Who commits before it works loses what it has not done, when it is removed."""
+    """A removed member that commits before it works would lose records."""
     return 0.0 if delivery == "at_most_once" else 0.02
 
 
 def use_stub(monkeypatch: pytest.MonkeyPatch, group: Group) -> None:
     for module in ("consumer", "transactions"):
         monkeypatch.setattr(f"millpond.client.{module}.make", stub_make(group))
-    # Its caller waits for it in any case, and the stub never blocks: one thread less to schedule.
+    # The caller waits anyway and the stub never blocks, so save a thread.
     monkeypatch.setattr(CallThread, "run", lambda _self, function, *arguments, **_: function(*arguments))
 
 
@@ -50,14 +50,14 @@ class Crew:
         self.delivery = delivery
         self.handled: Counter[bytes] = Counter()
         self.too_late: list[str] = []
-        """Records that ran although their partition had been given back."""
+        """Records that ran although their partition had been revoked."""
         self._chance = random.Random(group.seed)
         self._work = work
         self._fail_chance = 0.0 if delivery == "at_most_once" else fail_chance
         self._sends = delivery == "exactly_once" or sender is not None
         use_stub(monkeypatch, group)
         if sender is not None:
-            monkeypatch.setattr(Engine, "_sender", lambda _: sender)
+            monkeypatch.setattr(WorkerProducers, "batching", lambda _: sender)
         monkeypatch.setattr("millpond.client.engine.ensure_topics", lambda *_: None)
         chosen = {"concurrency": 3, "commit_every_s": 0.002, "in_flight_max": 40, "retries": IN_ORDER} | options
         if delivery == "at_most_once":
@@ -73,7 +73,7 @@ class Crew:
             each.stop()
 
     def is_over(self) -> bool:
-        """All is done, or somebody has ended before it was. What is committed first may still have to be handled."""
+        """Whether everything is done or a worker has ended early. Committed records may still have to be handled."""
         if not all(each.is_running() for each in self.workers):
             return True
         return self.group.is_done() and (self.delivery != "at_most_once" or not self._missing())
@@ -85,7 +85,7 @@ class Crew:
 
     def check(self) -> None:
         seed, outputs = self.group.seed, self.group.outputs
-        assert self.too_late == [], f"seed {seed}: handled after the partition was given back"
+        assert self.too_late == [], f"seed {seed}: handled after the partition was revoked"
         assert self._missing() == [], f"seed {seed}: skipped"
         if self.delivery == "exactly_once":
             assert Counter(outputs) == Counter(self._wanted()), f"seed {seed}: doubled or lost outputs"
@@ -116,5 +116,5 @@ class Crew:
     def _look(self, message: Message) -> None:
         holding = TopicPartition(message.topic, message.partition), int(message.header(TERM) or b"")
         with self.group.lock:
-            if holding in self.group.given_back:
+            if holding in self.group.revoked:
                 self.too_late.append(f"{message}")

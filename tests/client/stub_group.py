@@ -1,12 +1,11 @@
 """A consumer group without a broker: stands in for librdkafka under Consumer and Worker, and rebalances by seed.
 
 As in librdkafka, records and rebalances come through one queue, so that a revocation may run in the middle of
-`consume`, after records of that partition have been popped; what is still queued is then dropped. As on a broker, a
-member of the current generation may commit for any partition, and one that the group has removed may not. Who gets a
-partition that a transaction is about to commit for waits for its outcome.
+`consume`, after records of that partition have been popped; queued ones are then dropped. As on a broker, a member of
+the current generation may commit for any partition, and a removed one may not. The new owner of a partition for which
+a transaction is about to commit waits for the outcome.
 
-Each holding of a partition has a term, a number of its own: what the group has told a member of an earlier one counts
-for nothing, also when it hears of it late.
+Each assignment of a partition has a term. A message of an earlier term has no effect, however late it arrives.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, NamedTuple
@@ -24,11 +22,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from millpond.base.ids import TopicPartition as Name
 from millpond.client.message import Header
+from millpond.client.pending_reports import OnReport
 
 TOPIC = "orders"
 TERM = "term"
 TAKING_UP_FACTOR = 10
-"""So many times as often a member is lost that takes up a partition just now."""
+"""A member that is just being assigned a partition is lost this many times as often."""
 
 
 class Written(NamedTuple):
@@ -43,7 +42,7 @@ class StubRecord:
     at: int
     written: Written
     term: int
-    """That of the holding in which it was fetched."""
+    """The term of the assignment in which it was fetched."""
 
     def topic(self) -> str:
         return self.name.topic
@@ -72,7 +71,7 @@ class StubRecord:
 
 @dataclass
 class Group:
-    """What the broker knows. Moves of partitions are drawn from `chance`.
+    """The broker's state. Moves of partitions are drawn from `chance`.
 
     Records of its retry topics are kept and read; what is written elsewhere is an output.
     """
@@ -84,10 +83,10 @@ class Group:
     move_chance: float = 0.1
     lose_chance: float = 0.02
     stirs_max: int = 1_000_000
-    """After so many moves and losses all stay where they are: a move would set right what stands still."""
+    """No further moves and losses after these: a move would hide a worker that hangs."""
     retry_topics: tuple[str, ...] = ()
     idle_s: float = 0.0005
-    """So long a poll waits that finds nothing."""
+    """How long a poll without records waits."""
     lock: RLock = field(default_factory=RLock)
     logs: dict[Name, list[Written]] = field(default_factory=dict)
     outputs: list[bytes] = field(default_factory=list)
@@ -95,9 +94,9 @@ class Group:
     members: list[StubConsumer] = field(default_factory=list)
     holders: dict[Name, StubConsumer | None] = field(default_factory=dict)
     terms: dict[Name, int] = field(default_factory=dict)
-    """How often each partition was given to somebody."""
-    given_back: set[tuple[Name, int]] = field(default_factory=set)
-    """Holdings that ended in good order: nothing of them runs any more."""
+    """How often each partition was assigned."""
+    revoked: set[tuple[Name, int]] = field(default_factory=set)
+    """Assignments that were revoked in order: none of their records may run."""
     pending: set[Name] = field(default_factory=set)
     """Partitions that a transaction is about to commit for."""
     moves: int = 0
@@ -135,11 +134,11 @@ class Group:
         to.queue.append(("assign", (name, self.terms[name])))
 
     def stir(self) -> None:
-        """Maybe a partition moves on: asked back from its holder, or lost by it without warning."""
+        """Perhaps move a partition: revoke it from its holder, or take it without warning."""
         with self.lock:
             if self.moves + self.losses >= self.stirs_max:
                 return
-            # Short moments, in which much can go wrong: they are met on purpose.
+            # A short moment in which much can go wrong: hit it on purpose.
             taking = [member for member in self.members if member.is_taking_up]
             if taking and self.chance.random() < TAKING_UP_FACTOR * self.lose_chance:
                 self.lose(self.chance.choice(taking))
@@ -154,13 +153,13 @@ class Group:
                 self.lose(holder)
             elif self.chance.random() < self.move_chance:
                 self.moves += 1
-                # Before, between or behind the records that are queued already.
+                # Before, between or behind the queued records.
                 holder.queue.insert(self.chance.randint(0, len(holder.queue)), ("revoke", name))
 
     def lose(self, member: StubConsumer) -> None:
-        """It is removed, and all that the group gave it is given anew: also what it has not taken up yet.
+        """Remove the member and reassign its partitions, including those that it has not taken yet.
 
-        It will let go of whatever it has by then, so what were left out here would be nobody's for ever.
+        It gives up everything it has by then, so a partition left out here would never have an owner again.
         """
         with self.lock:
             self.losses += 1
@@ -182,7 +181,7 @@ class Group:
             return all(self.committed.get(name, 0) >= len(log) for name, log in self.logs.items())
 
     def describe(self) -> str:
-        """How it stands, for whoever has to find out why it stands still."""
+        """The state, to find out why a run hangs."""
         with self.lock:
             lines = [f"seed {self.seed}, {self.moves} moves, {self.losses} losses"]
             for name, holder in self.holders.items():
@@ -203,14 +202,14 @@ class StubConsumer:
         self.group = group
         self.queue: deque[tuple[str, Any]] = deque()
         self.owned: dict[Name, int | None] = {}
-        """The partitions it has, each with the next offset to fetch; None while a transaction decides where."""
+        """Its partitions with the next offset to fetch; None while a transaction decides it."""
         self.terms: dict[Name, int] = {}
-        """Of the holding that it took up last."""
+        """The terms of its latest assignments."""
         self.paused: set[Name] = set()
         self.is_removed = False
-        """The group has gone on without it; what it commits is refused until it is assigned something again."""
+        """The group has removed it, and refuses its commits until its next assignment."""
         self.is_taking_up = False
-        """It was told of a partition that is its now, and does not have it yet."""
+        """Its assignment callback is running."""
 
     def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
         self.on_assign, self.on_revoke, self.on_lost = on_assign, on_revoke, on_lost
@@ -275,7 +274,7 @@ class StubConsumer:
             self.incremental_unassign(raws)
         with self.group.lock:
             for each in gone if kind == "revoke" else ():
-                self.group.given_back.add((each, self.terms[each]))
+                self.group.revoked.add((each, self.terms[each]))
                 if self.group.holders[each] is self:
                     self.group.give(each, self.group.chance.choice(self.group.members))
 
@@ -288,7 +287,7 @@ class StubConsumer:
     def incremental_unassign(self, raws: Iterable[TopicPartition]) -> None:
         gone = {Name(each.topic, each.partition) for each in raws}
         with self.group.lock:
-            # A pause is remembered until somebody resumes.
+            # librdkafka keeps a pause until `resume`.
             self.owned = {name: at for name, at in self.owned.items() if name not in gone}
             kept = [op for op in self.queue if not (op[0] == "record" and op[1].name in gone)]
             self.queue.clear()
@@ -389,27 +388,31 @@ class StubProducer:
 
 
 class StubSender:
-    """What a worker that delivers at least once uses of Producer. `later` carries out what comes some time later."""
+    """What a worker that delivers at least once uses of Producer. `later` defers a call."""
 
     def __init__(self, group: Group, later: Callable[[Callable[[], None]], None]) -> None:
         self.group = group
         self.later = later
 
-    def send(
-        self, topic: str, value: bytes, key: bytes | None, *, headers: Iterable[Header], partition: int | None
-    ) -> Future[None]:
-        acknowledged: Future[None] = Future()
-
+    def send_with_callback(
+        self,
+        on_report: OnReport,
+        topic: str,
+        value: bytes,
+        key: bytes | None,
+        *,
+        headers: Iterable[Header],
+        partition: int | None,
+    ) -> None:
         def arrive() -> None:
             self.group.write(topic, Written(key, value, tuple(headers)))
-            acknowledged.set_result(None)
+            on_report(None)
 
         self.later(arrive)
-        return acknowledged
 
 
 def stub_make(group: Group) -> Callable[..., Any]:
-    """Takes the place of `connection.make`."""
+    """Replaces `connection.make`."""
 
     def make(kind: Any, settings: object, on_raised: object = None) -> Any:
         return StubConsumer(group) if kind.__name__ == "Consumer" else StubProducer(group)

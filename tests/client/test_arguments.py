@@ -161,7 +161,7 @@ BAD_CONSUMERS: list[dict[str, Any]] = [
     *({"bootstrap": address} for address in (5, NUL, SURROGATE)),
     {"on_assigned": 5},
     {"on_lost": "x"},
-    {"whole_topics": 5},
+    {"from_beginning_topics": 5},
 ]
 
 

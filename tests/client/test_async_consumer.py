@@ -93,7 +93,7 @@ def test_records_of_a_cancelled_poll_go_to_the_next_one(broker) -> None:
             polling = asyncio.create_task(consumer.poll(100, 5.0))
             await asyncio.sleep(0.2)
             polling.cancel()
-            # It still waits on its thread, and gets what nobody will see.
+            # The call still waits on its thread, and its result has no reader.
             await asyncio.to_thread(broker.fill, topic, VALUES)
             await consumer.commit()
             assert await consumer.committed() in ({TopicPartition(topic, 0): None}, {TopicPartition(topic, 0): 0})

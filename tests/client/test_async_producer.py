@@ -80,7 +80,7 @@ def test_sends_wait_for_room_in_order(broker) -> None:
 
 
 def test_a_new_send_does_not_overtake_waiting_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the one who got in and the next in line others have their turn, and saw nobody waiting."""
+    """Other tasks run between the one that got room and the next in line, and the lock is free then."""
 
     async def main() -> list[bytes]:
         producer = AsyncProducer("127.0.0.1:1")

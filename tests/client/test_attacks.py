@@ -1,4 +1,4 @@
-"""Workers in bad company: handlers that leave or forward what is not theirs, stores and clocks that fail."""
+"""Workers under attack: handlers that exit or forward our headers, stores and clocks that fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ import pytest
 
 from client.conftest import Cluster
 from millpond import Message, Producer, Retry, Send, SendFailed, SqliteIds, StoreFailed, Worker
+from millpond.client import engine
 from millpond.client.dead_letters import read_dead_letter
+from millpond.client.retry import IncomingRecord
 from support.node import eventually
 
 IDLE_S = 0.4
@@ -189,7 +191,9 @@ def test_forged_retry_headers_on_an_ordinary_topic_are_just_headers(broker) -> N
     assert [message.header("retry.group") for message in seen] == [b"other"]
 
 
-def test_a_due_time_from_a_wrong_clock_is_capped_by_the_topics_delay(broker) -> None:
+def test_a_due_time_from_a_wrong_clock_is_capped_by_the_topics_delay(
+    broker: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic, group = broker.topic(1), broker.group()
     retries = Retry(4, first_s=0.5, order="none", topics_from_s=0.1, jitter=0)
     broker.create(f"{topic}.retry.500ms", 1)
@@ -199,11 +203,19 @@ def test_a_due_time_from_a_wrong_clock_is_capped_by_the_topics_delay(broker) -> 
     }  # fmt: skip
     with Producer(broker.bootstrap) as producer:
         producer.send(f"{topic}.retry.500ms", b"1", headers=headers)
-    seen: list[bytes | None] = []
+    read, read_at, ran_at = engine.read_retried, [], []
+
+    def read_slowly(message: Message) -> IncomingRecord:
+        time.sleep(0.3)
+        read_at.append(time.monotonic())
+        return read(message)
+
+    monkeypatch.setattr(engine, "read_retried", read_slowly)
     with Worker(
-        lambda message: seen.append(message.value), topic, group=group, retries=retries, bootstrap=broker.bootstrap
+        lambda _: ran_at.append(time.monotonic()), topic, group=group, retries=retries, bootstrap=broker.bootstrap
     ):
-        assert eventually(lambda: seen == [b"1"])
+        assert eventually(lambda: len(ran_at) == 1)
+    assert ran_at[0] >= read_at[0] + 0.5, "the delay begins when the record is read, however old the poll is"
 
 
 def test_a_foreign_record_in_a_retry_topic_is_handled_as_new(broker) -> None:

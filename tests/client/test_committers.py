@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -12,7 +11,8 @@ from millpond import CommitFailed, Message, Send, SendFailed
 from millpond.base.ids import TopicPartition
 from millpond.client.committers import AtLeastOnce, AtMostOnce, commit
 from millpond.client.in_flight import InFlight
-from millpond.client.message import Delivery
+from millpond.client.ordered_sends import OrderedSends
+from millpond.client.pending_reports import OnReport
 from millpond.client.progress import Job
 from millpond.client.retry import read_new
 
@@ -36,11 +36,10 @@ class FakeConsumer:
 
 class FakeProducer:
     def __init__(self) -> None:
-        self.sent: list[Future[Delivery]] = []
+        self.reports: list[OnReport] = []
 
-    def send(self, *given: Any, **named: Any) -> Future[Delivery]:
-        self.sent.append(Future())
-        return self.sent[-1]
+    def send_with_callback(self, on_report: OnReport, *_: object, **__: object) -> None:
+        self.reports.append(on_report)
 
 
 class CommitterHarness:
@@ -48,12 +47,9 @@ class CommitterHarness:
         self.consumer, self.producer, self.in_flight = FakeConsumer(), FakeProducer(), InFlight()
         self.in_flight.assign([PARTITION])
         self.failures: list[BaseException] = []
-        self.committer = kind(
-            self.consumer,  # type: ignore[arg-type]
-            lambda: self.producer,  # type: ignore[arg-type,return-value]
-            self.in_flight,
-            self.failures.append,
-        )
+        producer: Any = self.producer
+        sends = OrderedSends(lambda: producer, lambda: producer, lambda _: None, self.failures.append)
+        self.committer = kind(self.consumer, sends, self.in_flight, self.failures.append)  # type: ignore[arg-type]
 
     def begin(self, offset: int) -> Job:
         self.in_flight.add(read_new(Message("orders", 0, offset)))
@@ -78,11 +74,11 @@ def test_at_least_once_commits_what_is_finished_without_a_gap() -> None:
 def test_at_least_once_waits_for_the_acknowledgement_of_all_that_is_sent() -> None:
     harness = CommitterHarness(AtLeastOnce)
     harness.committer.record_finished(harness.begin(4), [Send("out"), Send("out")])
-    harness.producer.sent[0].set_result(Delivery("out", 0, 0, 0))
+    harness.producer.reports[0](None)
     harness.committer.commit_finished()
     harness.committer.hand_over([PARTITION], 0.01)
     assert harness.consumer.committed == []
-    harness.producer.sent[1].set_result(Delivery("out", 0, 1, 0))
+    harness.producer.reports[1](None)
     harness.committer.hand_over([PARTITION], 5)
     assert harness.consumer.committed == [{PARTITION: 5}]
 
@@ -90,7 +86,7 @@ def test_at_least_once_waits_for_the_acknowledgement_of_all_that_is_sent() -> No
 def test_a_failed_send_is_told_and_never_committed() -> None:
     harness = CommitterHarness(AtLeastOnce)
     harness.committer.record_finished(harness.begin(4), [Send("out")])
-    harness.producer.sent[0].set_exception(SendFailed("no"))
+    harness.producer.reports[0](SendFailed("no"))
     harness.committer.commit_finished()
     assert harness.consumer.committed == []
     assert isinstance(harness.failures[0], SendFailed)

@@ -12,7 +12,17 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as RawProducer
 
-from millpond import Closed, ConfigError, ConsumeFailed, Consumer, Fenced, Producer, Timeout, UnknownTopic
+from millpond import (
+    ClientError,
+    Closed,
+    ConfigError,
+    ConsumeFailed,
+    Consumer,
+    Fenced,
+    Producer,
+    Timeout,
+    UnknownTopic,
+)
 from millpond.base.ids import TopicPartition
 from support.node import eventually
 
@@ -138,10 +148,13 @@ def test_from_a_time_and_back_to_one(broker, group: str | None) -> None:
 class Unsaid:
     """librdkafka, but the offsets of a time are not said so many times."""
 
-    def __init__(self, raw: Any, times: int, partition_error: bool = False) -> None:
+    def __init__(
+        self, raw: Any, times: int, partition_error: bool = False, code: int = KafkaError._TIMED_OUT
+    ) -> None:
         self._raw = raw
         self.times = times
         self.partition_error = partition_error
+        self.code = code
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._raw, name)
@@ -151,7 +164,7 @@ class Unsaid:
         if not self.times:
             return answer
         self.times -= 1
-        fault = KafkaError(KafkaError._TIMED_OUT)
+        fault = KafkaError(self.code)
         if not self.partition_error:
             raise KafkaException(fault)
         return [SimpleNamespace(topic=each.topic, partition=each.partition, offset=0, error=fault) for each in answer]
@@ -164,17 +177,41 @@ def test_a_time_that_cannot_be_looked_up_is_never_the_earliest(broker, strategy:
     with Producer(broker.bootstrap) as producer:
         for n in range(10):
             producer.send(topic, b"%d" % n, timestamp_ms=begin + n * 1000)
-    told: dict[str, Any] = {"from_": begin + 5000, "settings": {"partition.assignment.strategy": strategy}}
-    with Consumer(broker.group(), [topic], bootstrap=broker.bootstrap, **told) as consumer:
+    options: dict[str, Any] = {"from_": begin + 5000, "settings": {"partition.assignment.strategy": strategy}}
+    with Consumer(broker.group(), [topic], bootstrap=broker.bootstrap, **options) as consumer:
         consumer._raw = Unsaid(consumer.raw, 2, partition_error)  # type: ignore[assignment]
         assert take(consumer, 5) == [b"5", b"6", b"7", b"8", b"9"], "asked for again"
-    with Consumer(broker.group(), [topic], bootstrap=broker.bootstrap, **told) as consumer:
+    with Consumer(broker.group(), [topic], bootstrap=broker.bootstrap, **options) as consumer:
         consumer._raw = Unsaid(consumer.raw, 1000, partition_error)  # type: ignore[assignment]
         with pytest.raises(Timeout, match="the cluster did not return the offset"):
             take(consumer, 1)
         for _ in range(3):
             with pytest.raises(ConsumeFailed, match="cannot determine where to begin"):
                 consumer.poll(10, 0.3)
+
+
+@pytest.mark.parametrize("partition_error", [False, True])
+@pytest.mark.parametrize(
+    ("code", "expected", "calls"),
+    [
+        (KafkaError._TIMED_OUT, Timeout, 3),
+        (KafkaError._TRANSPORT, Timeout, 3),
+        (KafkaError.LEADER_NOT_AVAILABLE, ConsumeFailed, 3),
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, UnknownTopic, 3),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ConsumeFailed, 1),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, ConsumeFailed, 1),
+    ],
+)
+def test_only_a_temporary_lookup_failure_is_retried(
+    broker, filled, code: int, expected: type[ClientError], calls: int, partition_error: bool
+) -> None:
+    with Consumer(broker.group(), [filled], bootstrap=broker.bootstrap, from_=0) as consumer:
+        failing = Unsaid(consumer.raw, 1000, partition_error, code)
+        consumer._raw = failing  # type: ignore[assignment]
+        with pytest.raises(ClientError, match="the cluster did not return the offset") as raised:
+            take(consumer, 1)
+        assert (type(raised.value), raised.value.code) == (expected, code)
+        assert 1000 - failing.times == calls
 
 
 def test_from_latest_only_the_new(broker, filled) -> None:
@@ -200,26 +237,26 @@ def test_a_paused_partition_is_silent_until_resumed(broker) -> None:
 def test_rebalance_callbacks_tell_who_has_what(broker, protocol) -> None:
     """Millpond only: the mock does not speak the newer protocol, and the older one is tested by all the others."""
     topic, group = broker.topic(), broker.group()
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
     options: dict[str, Any] = {"bootstrap": broker.bootstrap, "protocol": protocol}
     if protocol == "classic":
         options["session_timeout_s"] = 2.0
     first = Consumer(
         group,
         [topic],
-        on_assigned=lambda places: told.append(("assigned", len(places))),
-        on_revoked=lambda places: told.append(("revoked", len(places))),
+        on_assigned=lambda places: calls.append(("assigned", len(places))),
+        on_revoked=lambda places: calls.append(("revoked", len(places))),
         **options,
     )
     assert eventually(lambda: first.poll(1, 0.05) or len(first.assignment()) == 4)
-    assert told == [("assigned", 4)]
+    assert calls == [("assigned", 4)]
     with Consumer(group, [topic], **options) as second:
         assert eventually(lambda: first.poll(1, 0.05) or second.poll(1, 0.05) or len(second.assignment()) == 2)
-        assert ("revoked", 2) in told
+        assert ("revoked", 2) in calls
         assert set(first.assignment()) | set(second.assignment()) == {TopicPartition(topic, n) for n in range(4)}
     assert eventually(lambda: first.poll(1, 0.05) or len(first.assignment()) == 4)
     first.close()
-    assert told[-1] == ("revoked", 4)
+    assert calls[-1] == ("revoked", 4)
 
 
 def test_a_consumer_whose_instance_id_is_taken_over_is_fenced(broker) -> None:
@@ -267,7 +304,7 @@ def test_the_end_of_a_transaction_is_no_lag(broker) -> None:
     producer.commit_transaction(10)
     only = TopicPartition(topic, 0)
     with Consumer(broker.group(), [topic], bootstrap=broker.bootstrap) as consumer:
-        # All are there with the first, and the end behind them; what nobody was handed is not read.
+        # All were fetched with the first, but records that were not handed out do not count as read.
         assert eventually(lambda: consumer.next(0.05)) is not None
         assert eventually(lambda: consumer.lag()[only] == 3)
         assert len(take(consumer, 2)) == 2
@@ -450,9 +487,9 @@ def test_a_slow_consumer_stays_in_its_group(broker) -> None:
     """All of them were fetched at once, and librdkafka was not asked again before the last was handed out."""
     topic = broker.topic(1)
     broker.fill(topic, VALUES[:14])
-    told: dict[str, Any] = {"session_timeout_s": 2.5, "settings": {"max.poll.interval.ms": 2500}}
+    options: dict[str, Any] = {"session_timeout_s": 2.5, "settings": {"max.poll.interval.ms": 2500}}
     found: list[bytes | None] = []
-    with Consumer(broker.group(), [topic], bootstrap=broker.bootstrap, **told) as consumer:
+    with Consumer(broker.group(), [topic], bootstrap=broker.bootstrap, **options) as consumer:
         while len(found) < 14:
             if message := consumer.next(5.0):
                 found.append(message.value)

@@ -24,7 +24,7 @@ def run(broker, child, tmp_path: Path) -> Callable[..., Counter[int]]:
     def crash(delivery: str, kill: str, **more: Any) -> Counter[int]:
         topic = broker.topic(partitions=1)
         broker.fill(topic, [b"%d" % n for n in range(RECORDS)], keys=5)
-        told = {
+        arguments = {
             "bootstrap": broker.bootstrap,
             "topic": topic,
             "group": broker.group(),
@@ -36,8 +36,8 @@ def run(broker, child, tmp_path: Path) -> Callable[..., Counter[int]]:
             "idle_s": 0.5,
             **{name: value.format(topic=topic) if isinstance(value, str) else value for name, value in more.items()},
         }
-        assert child(**told).wait() == -signal.SIGKILL
-        assert child(**told).wait() == 0
+        assert child(**arguments).wait() == -signal.SIGKILL
+        assert child(**arguments).wait() == 0
         return effects(tmp_path / "effects")
 
     return crash
@@ -131,7 +131,7 @@ class TestExactlyOnceByProcessedIds:
 def test_sigterm_finishes_what_runs_commits_and_leaves(broker, child, tmp_path: Path) -> None:
     topic = broker.topic(partitions=1)
     broker.fill(topic, [b"%d" % n for n in range(RECORDS)])
-    told = {
+    arguments = {
         "bootstrap": broker.bootstrap,
         "topic": topic,
         "group": broker.group(),
@@ -140,11 +140,11 @@ def test_sigterm_finishes_what_runs_commits_and_leaves(broker, child, tmp_path: 
         # Long: a member that did not leave would block its successor.
         "session_s": 30,
     }
-    first = child(**told, work_s=0.2)
+    first = child(**arguments, work_s=0.2)
     assert eventually(lambda: (tmp_path / "effects").exists() and len(effects(tmp_path / "effects")) >= 3)
     first.process.terminate()
     assert first.wait(60) == 0
     stopped_after = len(effects(tmp_path / "effects"))
     assert stopped_after < RECORDS
-    assert child(**told, idle_s=0.5).wait() == 0
+    assert child(**arguments, idle_s=0.5).wait() == 0
     assert effects(tmp_path / "effects") == ALL_ONCE

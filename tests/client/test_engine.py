@@ -169,13 +169,17 @@ def test_retry_topics_bring_a_record_back_when_it_is_due(broker, delivery: str) 
             raise ValueError(f"try {len(ran[message.value])}")
 
     retries = Retry(3, first_s=0.4, order="none", topics_from_s=0.1, jitter=0)
-    told: dict[str, Any] = {"delivery": delivery, "retries": retries, "dead_letters": letters}
+    options: dict[str, Any] = {"delivery": delivery, "retries": retries, "dead_letters": letters}
     # Another group on the same topics must not run our retries.
     other: list[bytes | None] = []
     with Worker(
-        lambda message: other.append(message.value), topic, group=broker.group(), bootstrap=broker.bootstrap, **told
+        lambda message: other.append(message.value),
+        topic,
+        group=broker.group(),
+        bootstrap=broker.bootstrap,
+        **options,
     ):
-        worker = Worker(handle, topic, group=group, **told)
+        worker = Worker(handle, topic, group=group, **options)
         worker.run(broker.bootstrap, until_idle_s=1.0)
     assert {value: len(times) for value, times in ran.items()} == {b"dies": 3, b"heals": 3, b"fine": 1}
     for first, second, third in (ran[b"dies"], ran[b"heals"]):
@@ -409,17 +413,17 @@ def test_a_group_from_latest_does_not_skip_its_retries(broker) -> None:
         if len(ran) == 1:
             raise ValueError("later")
 
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "group": group,
         "from_": "latest",
         "retries": Retry(2, first_s=1.5, order="none", topics_from_s=0.1, jitter=0),
     }
-    with Producer(broker.bootstrap) as producer, Worker(handle, topic, bootstrap=broker.bootstrap, **told):
+    with Producer(broker.bootstrap) as producer, Worker(handle, topic, bootstrap=broker.bootstrap, **options):
         # What is written before it has joined is not for it.
         assert eventually(lambda: producer.send(topic, b"1").result(60) and ran)
         assert eventually(lambda: broker.read(f"{topic}.retry.1500ms", settle_s=0.0))
     before = len(ran)
-    Worker(handle, topic, **told).run(broker.bootstrap, until_idle_s=2.0)
+    Worker(handle, topic, **options).run(broker.bootstrap, until_idle_s=2.0)
     assert len(ran) > before, "the record that waited for its second try is lost"
 
 
@@ -439,7 +443,7 @@ def test_a_worker_that_cannot_start_a_thread_fails(broker, monkeypatch: pytest.M
         time.sleep(0.05)
         return Send(out, message.value)
 
-    # While what the first wants sent is on its way, the record behind it is free, and another runner is wanted.
+    # While the first record's Send is on its way, the next record is ready and needs another runner.
     broker.fill(topic, VALUES, keys=1)
     worker = Worker(slow, topic, group=broker.group(), concurrency=4)
     with pytest.raises(RuntimeError, match="can't start"):
@@ -448,7 +452,7 @@ def test_a_worker_that_cannot_start_a_thread_fails(broker, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
 def test_the_largest_record_fits_into_the_dead_letter_topic(broker, delivery: str) -> None:
-    """It ended the worker, at every start anew: its letter was larger than the record."""
+    """Its letter is larger than the record, and used to end the worker at every start."""
     topic = f"{broker.topic(1)}.large"
     limit = 3_000_000
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -9,9 +9,9 @@ from millpond.client.errors import ADVICE, BufferFull, ClientError, ConfigError,
 
 
 def test_advice_names_the_error_and_what_to_do() -> None:
-    told = advice_on(KafkaError(KafkaError._MSG_TIMED_OUT))
-    assert "_MSG_TIMED_OUT" in told
-    assert "delivery_timeout_s" in told
+    text = advice_on(KafkaError(KafkaError._MSG_TIMED_OUT))
+    assert "_MSG_TIMED_OUT" in text
+    assert "delivery_timeout_s" in text
 
 
 def test_an_error_without_advice_is_still_named() -> None:

@@ -88,7 +88,7 @@ def test_in_any_order_of_events(data: st.DataObject) -> None:
                 now += 1
                 in_flight.wake(now)
             case "move":
-                # Given away and back: whoever had it meanwhile began where it was committed, and did nothing.
+                # Revoked and reassigned: the owner in between began at the committed offset and did nothing.
                 partition = data.draw(st.sampled_from(PARTITIONS))
                 done = offsets(in_flight).get(partition)
                 in_flight.drop([partition], keep_gaps=False)

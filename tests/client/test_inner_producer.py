@@ -42,11 +42,11 @@ def test_a_cancelled_future_harms_nobody(broker) -> None:
     topic = broker.topic()
     inner = lane_to(broker.bootstrap, **{"linger.ms": 50})
     given_up = SendFuture(topic, inner.pending_reports)
-    wanted = SendFuture(topic, inner.pending_reports)
+    future = SendFuture(topic, inner.pending_reports)
     inner.produce(given_up, topic, b"1", None, partition=0)
     assert given_up.cancel()
-    inner.produce(wanted, topic, b"2", None, partition=0)
-    assert wanted.result(60).offset == 1
+    inner.produce(future, topic, b"2", None, partition=0)
+    assert future.result(60).offset == 1
     inner.close()
 
 
@@ -84,7 +84,7 @@ def test_a_record_that_was_not_taken_is_not_waited_for() -> None:
 
 
 def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> None:
-    """Who had it in hand before another thread closed it: nobody reads reports any more."""
+    """A thread may hold the producer while another closes it, and then no thread reads reports."""
     inner = lane_to("127.0.0.1:1")
     inner.close()
     late = SendFuture("orders", inner.pending_reports)
@@ -96,14 +96,14 @@ def test_no_future_stays_open_that_was_sent_after_all_when_it_was_closed() -> No
 
 @pytest.mark.parametrize("kind", ["a future", "one of a loop"])
 def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(broker, kind: str) -> None:
-    """All of them are told once, whoever reads; and the thread goes on to serve.
+    """Each report arrives once, on any thread, and the serving thread continues.
 
     Not in the order in which they were sent: librdkafka puts what is left of one batch behind the other batches.
     """
     topic = broker.topic()
     # Long enough that the reports come after all were sent: before that, the sender reads them.
     inner = lane_to(broker.bootstrap, **{"linger.ms": 1000})
-    told: list[int] = []
+    numbers: list[int] = []
     stepped_back = 0
     yield_reports = inner.pending_reports.yield_reports
 
@@ -119,7 +119,7 @@ def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(br
 
     def noted(number: int, record: Any) -> Any:
         def hear(error: Any, message: Any) -> None:
-            told.append(number)
+            numbers.append(number)
             # The serving thread has many in its hands; another one begins to read.
             inner.pending_reports.request_yield()
             try:
@@ -135,9 +135,9 @@ def test_the_serving_thread_leaves_the_reports_in_its_hands_to_who_reads_them(br
         records = [make(topic, inner.pending_reports) for _ in range(500)]
         for n, record in enumerate(records):
             inner.produce(noted(n, record), topic, b"%d" % n, None, partition=0)
-        assert await asyncio.to_thread(eventually, lambda: len(told) == 500)
+        assert await asyncio.to_thread(eventually, lambda: len(numbers) == 500)
         assert inner.flush(60) == 0
-        assert sorted(told) == list(range(500))
+        assert sorted(numbers) == list(range(500))
         if kind == "a future":
             assert [each.result(60).offset for each in records] == list(range(500))
         else:
@@ -177,9 +177,9 @@ def test_a_flush_that_is_interrupted_leaves_the_reports_to_the_serving_thread() 
     inner.close()
 
 
-@pytest.mark.parametrize("reads", ["nobody else", "who sends", "who flushes"])
+@pytest.mark.parametrize("reads", ["serving thread", "sender", "flush"])
 def test_after_an_error_that_ends_all_sending_each_record_has_an_outcome(broker, reads: str) -> None:
-    """librdkafka's binding raises such an error through whoever reads reports: the serving thread goes on."""
+    """librdkafka's binding raises such an error on the thread that reads reports; the serving thread continues."""
     topic = broker.topic()
     settings = {"transactional.id": f"fenced-{topic}", "linger.ms": 0}
     inner, newer = lane_to(broker.bootstrap, **settings), lane_to(broker.bootstrap, **settings)
@@ -189,12 +189,12 @@ def test_after_an_error_that_ends_all_sending_each_record_has_an_outcome(broker,
     newer.raw.init_transactions(60)
     late: list[SendFuture] = []
     send = inner.plain_send()
-    for _ in range(1 if reads == "nobody else" else 10_000):
+    for _ in range(1 if reads == "serving thread" else 10_000):
         try:
             late.append(send(topic, b"late", None))
         except KafkaException:  # It is known by now.
             break
-        if reads == "who flushes":
+        if reads == "flush":
             inner.flush(0.01)
     assert all(isinstance(each.exception(60), SendFailed) for each in late)
     assert late

@@ -193,10 +193,10 @@ def give_back_what_still_runs(patch: Patch) -> None:
 
 
 def start_nobody_after_a_wait(patch: Patch) -> None:
-    def wake(self: Engine, now: float) -> None:
+    def resume_due(self: Engine, now: float) -> None:
         self._in_flight.wake(now)
 
-    patch.setattr(Engine, "_wake", wake)
+    patch.setattr(Engine, "_resume_due", resume_due)
 
 
 MUTANTS = [

@@ -35,9 +35,9 @@ async def async_handler(message: Any) -> None: ...
     ],
 )
 def test_what_contradicts_itself_is_refused(wrong: dict[str, Any], said: str) -> None:
-    told = {"handler": handler, "topics": "orders", "group": "billing"} | wrong
+    options = {"handler": handler, "topics": "orders", "group": "billing"} | wrong
     with pytest.raises(ConfigError, match=said):
-        Worker(told.pop("handler"), told.pop("topics"), **told)
+        Worker(options.pop("handler"), options.pop("topics"), **options)
 
 
 def test_a_store_needs_exactly_once_and_a_plain_function(tmp_path: Path) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
 from threading import current_thread
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
-from millpond import Message, Send, SendFailed
+from millpond import Message, Send, SendFailed, Timeout
 from millpond.base.ids import TopicPartition
 from millpond.client.committers import AtLeastOnce
 from millpond.client.in_flight import InFlight
-from millpond.client.message import Delivery
 from millpond.client.ordered_sends import OrderedSends
+from millpond.client.pending_reports import OnReport
 from millpond.client.retry import read_new
 from support.node import eventually
-
-DELIVERED = Delivery("out", 0, 0, 0)
 
 
 def refusal(code: int) -> SendFailed:
@@ -32,28 +29,27 @@ FATAL = refusal(KafkaError._FATAL)
 
 class StubProducer:
     def __init__(self, log: list[bytes], refused: bytes | None = None) -> None:
-        self.futures: dict[bytes, Future[Delivery]] = {}
+        self.reports: dict[bytes, OnReport] = {}
+        self.reported: set[bytes] = set()
         self.threads: list[str] = []
         self.is_over = False
         self._log = log
         self._refused = refused
 
-    def send(self, topic: str, value: bytes, *_: object, **__: object) -> Future[Delivery]:
+    def send_with_callback(self, on_report: OnReport, topic: str, value: bytes, *_: object, **__: object) -> None:
         if self.is_over:
             raise FATAL
         self.threads.append(current_thread().name)
-        future: Future[Delivery] = Future()
-        self.futures[value] = future
+        self.reports[value] = on_report
+        self.reported.discard(value)
         if self._refused is not None:
             self.report(value, TOO_LARGE if value == self._refused else None)
-        return future
 
     def report(self, value: bytes, error: SendFailed | None = None) -> None:
-        if error is not None:
-            self.futures[value].set_exception(error)
-        else:
+        self.reported.add(value)
+        if error is None:
             self._log.append(value)
-            self.futures[value].set_result(DELIVERED)
+        self.reports[value](error)
 
 
 class SendsHarness:
@@ -64,7 +60,8 @@ class SendsHarness:
         self.outcomes: dict[bytes, BaseException | None] = {}
         any_producer: Any = lambda: self.batching[-1]  # noqa: E731
         any_single: Any = lambda: self.single  # noqa: E731
-        self.sends = OrderedSends(any_producer, any_single, self._renew)
+        self.failures: list[BaseException] = []
+        self.sends = OrderedSends(any_producer, any_single, self._renew, self.failures.append)
 
     def _renew(self, refused_bytes: int | None) -> None:
         self.refused_bytes = refused_bytes
@@ -92,7 +89,7 @@ def test_what_came_behind_a_refused_batch_is_sent_after_it() -> None:
     assert harness.log == [b"1", b"2", b"3", b"4", b"5", b"6"]
     assert [value for value, error in harness.outcomes.items() if error is not None] == [b"bad"]
     assert harness.refused_bytes is None
-    assert sorted(harness.single.futures) == [b"2", b"3", b"bad"], "only the refused batch is sent one by one"
+    assert sorted(harness.single.reports) == [b"2", b"3", b"bad"], "only the refused batch is sent one by one"
     harness.send(b"7")
     assert harness.log[-1] == b"7"
 
@@ -101,7 +98,7 @@ def test_a_send_to_a_producer_that_has_stopped_waits_for_the_next_one() -> None:
     harness = SendsHarness()
     harness.send(b"1", b"bad")
     harness.batching[0].is_over = True
-    harness.send(b"2")  # Before anybody has read the report of the refusal.
+    harness.send(b"2")  # Before the report of the refusal is read.
     harness.batching[0].report(b"1", TOO_LARGE)
     harness.batching[0].report(b"bad", TOO_LARGE)
     assert eventually(lambda: len(harness.outcomes) == 3)
@@ -126,6 +123,20 @@ def test_a_batch_that_is_too_large_only_as_a_whole_is_named_by_its_size() -> Non
     assert (harness.log, harness.refused_bytes) == ([b"12", b"345", b"6"], 5)
 
 
+def test_a_recovery_that_cannot_go_on_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it holds would wait forever, without a line in the log."""
+    harness = SendsHarness()
+    stuck = Timeout("the producer does not close")
+
+    def renew(_: object) -> None:
+        raise stuck
+
+    monkeypatch.setattr(harness.sends, "_renew", renew)
+    harness.send(b"bad")
+    harness.batching[0].report(b"bad", TOO_LARGE)
+    assert eventually(lambda: harness.failures == [stuck])
+
+
 def test_other_failures_are_reported_at_once() -> None:
     harness = SendsHarness()
     harness.send(b"1")
@@ -139,18 +150,19 @@ def test_a_dead_letter_is_not_sent_on_the_thread_that_reads_reports(code: int) -
     """Where the buffer is full it would wait for room that only itself can make."""
     partition, in_flight = TopicPartition("orders", 0), InFlight()
     in_flight.assign([partition])
-    producer = StubProducer([])
+    producer: Any = StubProducer([])
     failures: list[BaseException] = []
     consumer: Any = None
-    committer = AtLeastOnce(consumer, lambda: producer, in_flight, failures.append)  # type: ignore[arg-type,return-value]
+    sends = OrderedSends(lambda: producer, lambda: producer, lambda _: None, failures.append)
+    committer = AtLeastOnce(consumer, sends, in_flight, failures.append)
     in_flight.add(read_new(Message(*partition, 4)))
     job = in_flight.start()
     assert job is not None
     committer.record_finished(job, [Send("out", b"bad")], lambda _: Send("dlq", b"letter"))
     for _ in range(2):
-        if b"letter" not in producer.futures and not producer.futures[b"bad"].done():
+        if b"bad" not in producer.reported:
             producer.report(b"bad", refusal(code))
-        assert eventually(lambda: b"letter" in producer.futures or not producer.futures[b"bad"].done())
+        assert eventually(lambda: b"letter" in producer.reports or b"bad" not in producer.reported)
     assert current_thread().name not in producer.threads[1:]
     producer.report(b"letter")
     assert eventually(lambda: len(in_flight) == 0)

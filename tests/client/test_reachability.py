@@ -1,4 +1,4 @@
-"""A cluster that is away: one word when it is missed, one when it is back, and no error without words."""
+"""An unreachable cluster: one warning when it is missed, one when it is back, and errors that name it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError
 
 from millpond import Producer, SendFailed, Timeout, UnknownTopic, Worker
 from millpond.client import idle_timeout
+from millpond.client.reachability import Reachability
 from support.node import eventually, free_port
 
 NOBODY = "127.0.0.1:1"
@@ -63,6 +65,23 @@ def test_a_run_until_idle_fails_without_a_cluster(options) -> None:
     assert time.monotonic() - began < 15
 
 
+def test_a_connection_that_broke_for_a_moment_is_not_a_missing_cluster() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        reachability = Reachability({"bootstrap.servers": f"127.0.0.1:{server.getsockname()[1]}"})
+        reachability.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+        assert not reachability.is_down_for(0)
+    reachability.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    assert reachability.is_down_for(0)
+
+
+def test_a_run_without_idle_time_ends_when_everything_is_read(broker) -> None:
+    topic = broker.topic(2)
+    broker.fill(topic, [b"1"] * 50)
+    worker = Worker(handler, topic, group=broker.group())
+    worker.run(broker.bootstrap, until_idle_s=0)
+    assert worker.stats.processed == 50
+
+
 def test_a_run_until_idle_fails_without_its_topic(broker) -> None:
     there = broker.topic(1)
     for topics in ("nothere", [there, "nothere"]):
@@ -87,14 +106,14 @@ def test_a_worker_logs_that_its_group_waits_for_a_killed_member(
     monkeypatch.setattr(idle_timeout, "WAIT_SECONDS", 0.5)
     topic, group = broker.topic(1), broker.group()
     broker.fill(topic, [b"1"])
-    told = {
+    arguments = {
         "bootstrap": broker.bootstrap,
         "topic": topic,
         "group": group,
         "delivery": "at_least_once",
         "session_s": 3,
     }
-    child(**told, effects=tmp_path / "effects", mark=tmp_path / "mark", kill="before_effect", at=1).wait()
+    child(**arguments, effects=tmp_path / "effects", mark=tmp_path / "mark", kill="before_effect", at=1).wait()
     seen: list[object] = []
     Worker(seen.append, topic, group=group).run(broker.bootstrap, until_idle_s=0.3)
     assert len(seen) == 1

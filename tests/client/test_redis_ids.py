@@ -88,6 +88,22 @@ def test_a_redis_that_takes_no_writes_is_the_store_s_fault_and_a_wrong_command_i
         redis.config_set("min-replicas-to-write", 0)
 
 
+def test_a_connection_that_breaks_does_not_count_as_processed(ids: RedisIds, redis_url: str) -> None:
+    """The package reports it as a changed key, like a second worker with the same record."""
+    redis = pytest.importorskip("redis").Redis.from_url(redis_url)
+
+    def lose_connection() -> None:
+        with ids.once("a") as unit:
+            unit.incr("count-broken")
+            redis.client_kill_filter(_type="normal", skipme=True)
+
+    with pytest.raises(StoreFailed):
+        lose_connection()
+    with ids.once("a") as unit:
+        unit.incr("count-broken")
+    assert redis.get("count-broken") == b"1"
+
+
 def test_ids_expire(ids: RedisIds, redis_url: str, request: pytest.FixtureRequest) -> None:
     with ids.once("a"):
         pass

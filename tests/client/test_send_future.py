@@ -136,7 +136,7 @@ def test_asking_and_answering_at_the_same_moment() -> None:
 
 
 def run_alone(program: str) -> None:
-    """In a process of its own, which may hang."""
+    """In a separate process, which may hang."""
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
@@ -266,7 +266,7 @@ def wait_and_look(sent: SendFuture) -> object:
 def asking(
     ask: Callable[[SendFuture], object], sent: SendFuture, trace: Callable[..., Any]
 ) -> tuple[threading.Thread, list[object]]:
-    """A thread that asks, line by line under the eyes of `trace`, and what it is told."""
+    """A thread that calls `ask` under `trace`, line by line, and the results."""
     said: list[object] = []
 
     def waits() -> None:
@@ -311,8 +311,8 @@ def test_where_it_is_stays_with_the_record() -> None:
 def test_a_waiter_is_woken_whenever_the_report_comes(
     ask: Callable[[SendFuture], object], fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before each line of who waits another thread has the outcome: nobody sleeps for ever."""
-    monkeypatch.setattr(send_future, "LOOK_AGAIN_SECONDS", 1_000.0)  # Who is woken by that alone is late.
+    """The outcome arrives before each line of the waiter in turn; it never sleeps forever."""
+    monkeypatch.setattr(send_future, "LOOK_AGAIN_SECONDS", 1_000.0)  # A waiter woken by that alone is late.
     for at in range(1, 100):
         sent = sent_record()
         heard: list[bool] = []

@@ -1,4 +1,4 @@
-"""The stand-in for a group keeps its own promise: somebody reads each partition, whatever is heard in which order."""
+"""The stub group: each partition has a reader, in whatever order its members hear of changes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from client.stub_transactions import StubTransactions
-from millpond import Fenced, Message, Send, SendFailed
+from millpond import Fenced, Message, Send, SendFailed, Timeout
 from millpond.base.ids import TopicPartition
 from millpond.client import transactions
 from millpond.client.in_flight import InFlight
@@ -66,7 +68,7 @@ def sends(count: int, **odd: Send) -> list[Send]:
     return result
 
 
-LARGE = Send("out", b"x" * 300, partition=0)
+LARGE = Send("out", b"x" * 300, headers=[("as", b"a handler's")], partition=0)
 MISPLACED = Send("out", b"misplaced", partition=77)
 
 
@@ -201,3 +203,69 @@ def test_a_worker_whose_name_another_may_have_stays_fenced(monkeypatch: pytest.M
     with pytest.raises(Fenced, match="its own name"):
         harness.commit_all()
     assert (stub.committed, stub.begun_anew) == ([], 0)
+
+
+class Hanging(StubTransactions):
+    """The first call of one function never returns, as librdkafka's own timeouts do not cover every wait."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(record_bytes_max=200)
+        self.begun_anew = -1
+        function, is_first = getattr(self, name), iter([True])
+
+        def hang_once(*arguments: object) -> None:
+            if next(is_first, False):
+                Event().wait()
+            function(*arguments)
+
+        hang_once.__name__ = name
+        setattr(self, name, hang_once)
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self.begun_anew += 1
+        super().abort_transaction(timeout_s)
+
+
+@pytest.mark.parametrize("name", ["send_offsets_to_transaction", "abort_transaction"])
+def test_a_producer_that_hangs_is_replaced_and_its_transaction_repeated(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(transactions, "GRACE_SECONDS", -1.5)
+    harness = CommitterHarness(monkeypatch, stub := Hanging(name))
+    harness.finish(sends(20, at_3=LARGE))
+    harness.commit_all()
+    assert stub.committed == [b"letter" if n == 3 else b"%d" % n for n in range(20)]
+    assert stub.begun_anew == 1
+
+
+def test_a_commit_that_hangs_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be done: a new producer would send its records once more."""
+    monkeypatch.setattr(transactions, "GRACE_SECONDS", -1.5)
+    harness = CommitterHarness(monkeypatch, stub := Hanging("commit_transaction"))
+    harness.finish(sends(3))
+    with pytest.raises(Timeout, match="hangs in commit_transaction"):
+        harness.commit_all()
+    assert (stub.begun, stub.begun_anew) == (1, 0)
+
+
+def test_a_start_that_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "GRACE_SECONDS", -1.5)
+    with pytest.raises(Timeout, match="hangs in init_transactions"):
+        CommitterHarness(monkeypatch, Hanging("init_transactions"))
+
+
+def test_a_call_that_keeps_timing_out_is_logged_and_ends(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Away(StubTransactions):
+        def commit_transaction(self, timeout_s: float) -> None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "timed out", False, True))
+
+    monkeypatch.setattr(transactions, "WARN_SECONDS", 0.1)
+    monkeypatch.setattr(transactions, "RETRY_SECONDS", 0.5)
+    caplog.set_level(logging.WARNING, "millpond.client")
+    harness = CommitterHarness(monkeypatch, Away(record_bytes_max=200))
+    harness.finish(sends(1))
+    with pytest.raises(Timeout, match="cannot commit"):
+        harness.commit_all()
+    assert [each.getMessage().split(":")[0] for each in caplog.records] == ["cannot commit, retrying for up to 0.5 s"]

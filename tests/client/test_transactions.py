@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from threading import Event
 
 import pytest
 
 from millpond import Consumer, Fenced, HandlerFailed, Message, Send, SendFailed, Worker
 from millpond.base.ids import TopicPartition
-from millpond.client import transactions
-from millpond.client.connection import make
 from millpond.testing.cluster import Ponds
 from support.node import eventually
 from support.seeds import dice
@@ -102,44 +99,6 @@ def test_a_record_nobody_can_send_stops_the_worker_before_it(broker) -> None:
     fixed = Worker(lambda message: Send(out, message.value), topic, group=group, delivery="exactly_once")
     fixed.run(broker.bootstrap, until_idle_s=0.4)
     assert broker.read(out, 2)[-1].value == b"2"
-
-
-class HangingOnce:
-    """A producer whose first `send_offsets_to_transaction` never returns; all else goes to the real one."""
-
-    def __init__(self, raw: object) -> None:
-        self._raw = raw
-        self.has_hung = Event()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._raw, name)
-
-    def __len__(self) -> int:
-        return len(self._raw)  # type: ignore[arg-type]
-
-    def send_offsets_to_transaction(self, *_: object) -> None:
-        self.has_hung.set()
-        Event().wait()
-
-
-def test_a_producer_that_hangs_is_replaced_and_its_transaction_done_again(broker, monkeypatch) -> None:
-    topic, out = broker.topic(1), broker.topic(1)
-    broker.fill(topic, VALUES)
-    monkeypatch.setattr(transactions, "GRACE_SECONDS", -2.0)
-    hanging: list[HangingOnce] = []
-
-    def make_one(kind, settings):  # type: ignore[no-untyped-def]
-        raw = make(kind, settings)
-        if hanging:
-            return raw
-        hanging.append(HangingOnce(raw))
-        return hanging[0]
-
-    monkeypatch.setattr(transactions, "make", make_one)
-    worker = Worker(lambda message: Send(out, message.value), topic, group=broker.group(), delivery="exactly_once")
-    worker.run(broker.bootstrap, until_idle_s=2)
-    assert hanging[0].has_hung.is_set()
-    assert [message.value for message in broker.read(out, 50)] == VALUES
 
 
 @pytest.mark.slow

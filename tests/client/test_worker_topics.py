@@ -16,9 +16,9 @@ def partitions(bootstrap: str) -> dict[str, int]:
 
 def test_missing_topics_get_as_many_partitions_as_the_one_they_serve(broker) -> None:
     topic = broker.topic(3)
-    wanted = {f"{topic}.dlq": topic, f"{topic}.other": "nowhere"}
-    ensure_topics(broker.bootstrap, wanted)
-    ensure_topics(broker.bootstrap, wanted)
+    models = {f"{topic}.dlq": topic, f"{topic}.other": "nowhere"}
+    ensure_topics(broker.bootstrap, models)
+    ensure_topics(broker.bootstrap, models)
     found = partitions(broker.bootstrap)
     assert (found[f"{topic}.dlq"], found[f"{topic}.other"]) == (3, 1)
 

@@ -76,11 +76,11 @@ class SecureCluster:
 
 
 def written(settings: dict[str, Any], topic: str, value: str) -> KafkaError | None:
-    told: list[KafkaError | None] = []
+    reports: list[KafkaError | None] = []
     producer = Producer(settings)
-    producer.produce(topic, value, on_delivery=lambda fault, _: told.append(fault))
+    producer.produce(topic, value, on_delivery=lambda fault, _: reports.append(fault))
     producer.flush(SECONDS)
-    return told[0]
+    return reports[0]
 
 
 def first_read(settings: dict[str, Any], topic: str) -> str:

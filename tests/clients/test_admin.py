@@ -55,10 +55,10 @@ def configs_of(admin, name, kind=ResourceType.TOPIC):
 @pytest.mark.smoke
 def test_a_created_topic_has_what_was_asked_for(admin, topic):
     outcome(admin.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "60000"})]))
-    found = described(admin, topic)
-    assert [each.id for each in found.partitions] == [0, 1, 2]
-    assert all(each.leader.id == 1 and [r.id for r in each.isr] == [1] for each in found.partitions)
-    assert not found.is_internal
+    description = described(admin, topic)
+    assert [each.id for each in description.partitions] == [0, 1, 2]
+    assert all(each.leader.id == 1 and [r.id for r in each.isr] == [1] for each in description.partitions)
+    assert not description.is_internal
     assert topic in admin.list_topics(timeout=60).topics
     assert configs_of(admin, topic)["retention.ms"].value == "60000"
 
@@ -84,9 +84,9 @@ def test_a_topic_created_again_is_another_one_and_empty(admin, raw, topic):
     assert topic not in admin.list_topics(timeout=60).topics
     assert raw.produce(topic, 0, batch(b"x")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
-    found = described(admin, topic)
-    assert str(found.topic_id) != str(first_id)
-    assert len(found.partitions) == 1
+    description = described(admin, topic)
+    assert str(description.topic_id) != str(first_id)
+    assert len(description.partitions) == 1
     assert raw.read_all(topic) == []
     assert configs_of(admin, topic)["retention.ms"].value == "604800000"
     assert raw.produce(topic, 0, batch(b"new")).base_offset == 0
@@ -120,11 +120,11 @@ def test_records_of_a_compacted_topic_cannot_be_deleted(admin, topic):
 
 
 def test_the_cluster_describes_itself(admin, node):
-    found = admin.describe_cluster().result(60)
-    assert found.controller.id == 1
-    assert [(each.id, each.host, each.port) for each in found.nodes] == [(1, "127.0.0.1", node.port)]
-    assert len(found.cluster_id) == 22
-    assert admin.list_topics(timeout=60).cluster_id == found.cluster_id
+    description = admin.describe_cluster().result(60)
+    assert description.controller.id == 1
+    assert [(each.id, each.host, each.port) for each in description.nodes] == [(1, "127.0.0.1", node.port)]
+    assert len(description.cluster_id) == 22
+    assert admin.list_topics(timeout=60).cluster_id == description.cluster_id
 
 
 def test_describe_returns_the_allowed_operations_on_request(admin, topic):
@@ -171,24 +171,24 @@ def test_offsets_of_an_unknown_partition_are_refused(admin, topic):
 
 def test_a_topics_settings_have_values_and_sources(admin, topic):
     outcome(admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "1000000"})]))
-    found = configs_of(admin, topic)
-    assert found["segment.bytes"].value == "1000000"
-    assert found["segment.bytes"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    assert not found["segment.bytes"].is_default
-    assert found["retention.ms"].value == "604800000"
-    assert found["retention.ms"].source == ConfigSource.DEFAULT_CONFIG.value
-    assert found["retention.ms"].is_default
-    assert not any(each.is_read_only or each.is_sensitive for each in found.values())
-    assert list(found["segment.bytes"].synonyms) == ["segment.bytes", "log.segment.bytes"]
+    configs = configs_of(admin, topic)
+    assert configs["segment.bytes"].value == "1000000"
+    assert configs["segment.bytes"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+    assert not configs["segment.bytes"].is_default
+    assert configs["retention.ms"].value == "604800000"
+    assert configs["retention.ms"].source == ConfigSource.DEFAULT_CONFIG.value
+    assert configs["retention.ms"].is_default
+    assert not any(each.is_read_only or each.is_sensitive for each in configs.values())
+    assert list(configs["segment.bytes"].synonyms) == ["segment.bytes", "log.segment.bytes"]
 
 
 def test_what_the_node_was_started_with_is_the_source_of_a_topics_default(make_node, topic):
     admin = AdminClient({"bootstrap.servers": make_node({"log.retention.ms": "777000"}).bootstrap})
     outcome(admin.create_topics([NewTopic(topic, 1, 1)]))
-    found = configs_of(admin, topic)["retention.ms"]
-    assert found.value == "777000"
-    assert found.source == ConfigSource.STATIC_BROKER_CONFIG.value
-    assert "log.retention.ms" in found.synonyms
+    config = configs_of(admin, topic)["retention.ms"]
+    assert config.value == "777000"
+    assert config.source == ConfigSource.STATIC_BROKER_CONFIG.value
+    assert "log.retention.ms" in config.synonyms
 
 
 @pytest.mark.smoke
@@ -203,24 +203,24 @@ def test_settings_change_one_by_one(admin, raw, topic):
     alter("max.message.bytes", "500", AlterConfigOpType.SET)
     assert raw.produce(topic, 0, batch(b"x" * 600)).error_code == ErrorCode.MESSAGE_TOO_LARGE
     alter("cleanup.policy", "compact", AlterConfigOpType.APPEND)
-    found = configs_of(admin, topic)
-    assert found["cleanup.policy"].value == "delete,compact"
-    assert found["retention.ms"].value == "1000000", "other settings stay"
+    configs = configs_of(admin, topic)
+    assert configs["cleanup.policy"].value == "delete,compact"
+    assert configs["retention.ms"].value == "1000000", "other settings stay"
     alter("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT)
     alter("max.message.bytes", None, AlterConfigOpType.DELETE)
-    found = configs_of(admin, topic)
-    assert found["cleanup.policy"].value == "compact"
-    assert found["max.message.bytes"].source == ConfigSource.DEFAULT_CONFIG.value
+    configs = configs_of(admin, topic)
+    assert configs["cleanup.policy"].value == "compact"
+    assert configs["max.message.bytes"].source == ConfigSource.DEFAULT_CONFIG.value
 
 
 def test_a_brokers_live_settings_change_and_the_others_do_not(make_node):
     node = make_node()
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    found = configs_of(admin, "1", ResourceType.BROKER)
-    assert found["data.folder"].value == str(node.data)
-    assert found["data.folder"].is_read_only
-    assert found["data.folder"].source == ConfigSource.STATIC_BROKER_CONFIG.value
-    assert not found["max.connections"].is_read_only
+    configs = configs_of(admin, "1", ResourceType.BROKER)
+    assert configs["data.folder"].value == str(node.data)
+    assert configs["data.folder"].is_read_only
+    assert configs["data.folder"].source == ConfigSource.STATIC_BROKER_CONFIG.value
+    assert not configs["max.connections"].is_read_only
 
     def alter(name, value):
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)

@@ -27,12 +27,12 @@ def python_admin(node):
 @pytest.mark.smoke
 def test_kafka_python_creates_describes_grows_and_deletes(python_admin, topic):
     python_admin.create_topics({topic: {"num_partitions": 2, "configs": {"retention.ms": "99000"}}})
-    (found,) = python_admin.describe_topics([topic])
-    assert found["name"] == topic
-    assert len(found["partitions"]) == 2
+    (description,) = python_admin.describe_topics([topic])
+    assert description["name"] == topic
+    assert len(description["partitions"]) == 2
     python_admin.create_partitions({topic: 4})
-    (found,) = python_admin.describe_topics([topic])
-    assert sorted(each["partition_index"] for each in found["partitions"]) == [0, 1, 2, 3]
+    (description,) = python_admin.describe_topics([topic])
+    assert sorted(each["partition_index"] for each in description["partitions"]) == [0, 1, 2, 3]
     paged = python_admin.describe_topic_partitions([topic], response_partition_limit=3)
     assert "next_cursor" in str(paged)
     python_admin.delete_topics([topic])
@@ -61,9 +61,9 @@ def test_kafka_python_describes_cluster_and_quorum(python_admin, node):
 def test_kafka_python_describes_settings_with_documentation_and_synonyms(python_admin, topic):
     python_admin.create_topics({topic: {"configs": {"retention.ms": "99000"}}})
     resource = PythonConfigResource(ConfigResourceType.TOPIC, topic)
-    found = str(python_admin.describe_configs([resource], include_synonyms=True, config_filter="all"))
-    assert "99000" in found
-    assert "log.retention.ms" in found
+    text = str(python_admin.describe_configs([resource], include_synonyms=True, config_filter="all"))
+    assert "99000" in text
+    assert "log.retention.ms" in text
     modified = python_admin.describe_configs([resource])
     assert "segment.bytes" not in str(modified)
 
@@ -72,8 +72,8 @@ def test_kafka_python_alters_settings(python_admin, topic):
     python_admin.create_topics({topic: {}})
     resource = PythonConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "55000"})
     python_admin.alter_configs([resource])
-    found = python_admin.describe_configs([PythonConfigResource(ConfigResourceType.TOPIC, topic)])
-    assert "55000" in str(found)
+    description = python_admin.describe_configs([PythonConfigResource(ConfigResourceType.TOPIC, topic)])
+    assert "55000" in str(description)
 
 
 GROUP, METRICS = ConfigResourceType.GROUP, ConfigResourceType.CLIENT_METRICS
@@ -81,8 +81,8 @@ LOGGER, BROKER = ConfigResourceType.BROKER_LOGGER, ConfigResourceType.BROKER
 
 
 def settings_of(admin, kind, name, **options):
-    found = admin.describe_configs([PythonConfigResource(kind, name)], config_filter="all", **options)
-    (of_kind,) = found.values()
+    description = admin.describe_configs([PythonConfigResource(kind, name)], config_filter="all", **options)
+    (of_kind,) = description.values()
     return of_kind[name]
 
 
@@ -105,13 +105,13 @@ def test_kafka_python_alters_what_groups_metrics_and_loggers_have(python_admin, 
 
 
 def test_a_brokers_settings_under_kafkas_names(python_admin, node):
-    found = settings_of(python_admin, BROKER, "1")
-    assert found["listeners"]["value"] == f"PLAINTEXT://{node.bootstrap}"
-    assert found["advertised.listeners"]["value"] == f"PLAINTEXT://{node.bootstrap}"
-    assert found["log.dirs"]["value"] == str(node.data)
-    assert found["broker.id"]["value"] == "1"
-    assert found["num.io.threads"]["value"] == "1"
-    assert found["log.retention.hours"]["value"] == "168"
+    settings = settings_of(python_admin, BROKER, "1")
+    assert settings["listeners"]["value"] == f"PLAINTEXT://{node.bootstrap}"
+    assert settings["advertised.listeners"]["value"] == f"PLAINTEXT://{node.bootstrap}"
+    assert settings["log.dirs"]["value"] == str(node.data)
+    assert settings["broker.id"]["value"] == "1"
+    assert settings["num.io.threads"]["value"] == "1"
+    assert settings["log.retention.hours"]["value"] == "168"
 
 
 def test_kafka_python_lists_offsets_and_deletes_records(python_admin, raw, topic):
@@ -133,11 +133,11 @@ def test_kafka_python_lists_offsets_and_deletes_records(python_admin, raw, topic
 def test_kafka_python_sees_how_large_partitions_are(python_admin, node, raw, topic):
     python_admin.create_topics({topic: {}})
     raw.produce(topic, 0, batch(b"x" * 5000))
-    found = str(python_admin.describe_log_dirs())
-    assert str(node.data) in found
+    text = str(python_admin.describe_log_dirs())
+    assert str(node.data) in text
     size = (node.data / f"{topic}-0" / "00000000000000000000.log").stat().st_size
     assert size > 5000
-    assert f"'partition_size': {size}" in found
+    assert f"'partition_size': {size}" in text
 
 
 # aiokafka.
@@ -161,8 +161,8 @@ def test_aiokafka_administers_topics(node, raw, topic):
             again = await client.create_topics([AioNewTopic(topic, 1, 1)])
             assert again.topic_errors[0][1] == ErrorCode.TOPIC_ALREADY_EXISTS
             await client.create_partitions({topic: AioNewPartitions(2)})
-            (found,) = await client.describe_topics([topic])
-            assert len(found["partitions"]) == 2
+            (description,) = await client.describe_topics([topic])
+            assert len(description["partitions"]) == 2
             assert (await client.describe_cluster())["controller_id"] == 1
             resource = AioConfigResource(AioConfigResourceType.TOPIC, topic, {"retention.ms": "66000"})
             await client.alter_configs([resource])

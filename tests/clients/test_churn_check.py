@@ -58,7 +58,7 @@ def test_nothing_is_found_where_nothing_is_wrong(judged):
     assert judged(GOOD) == []
 
 
-def test_a_record_that_nobody_read(judged):
+def test_a_record_that_was_never_read(judged):
     (found,) = judged(GOOD, {0: 21, 1: 10})
     assert found == "partition 0: 1 of 21 were never read, the first is 20"
 

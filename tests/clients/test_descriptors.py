@@ -42,11 +42,11 @@ def produce_everywhere(raw, topic, batches, acks=1):
 
 
 def offsets_at(raw, topic, timestamp):
-    wanted = [
+    partitions = [
         m.ListOffsetsRequest.ListOffsetsPartition(partition_index=index, timestamp=timestamp)
         for index in range(COUNT)
     ]
-    topics = [m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=wanted)]
+    topics = [m.ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=partitions)]
     results = raw.call(m.ListOffsetsRequest(replica_id=-1, topics=topics), 7).topics[0].partitions
     return [(each.error_code, each.offset) for each in results]
 
@@ -56,12 +56,12 @@ def read_everything(raw, topic):
     offsets = dict.fromkeys(range(COUNT), 0)
     for _ in range(500):
         kind = m.FetchRequest
-        wanted = [
+        partitions = [
             kind.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
             for index, offset in offsets.items()
             if offset < 3
         ]
-        if not wanted:
+        if not partitions:
             return offsets
         request = kind(
             max_wait_ms=100,
@@ -69,7 +69,7 @@ def read_everything(raw, topic):
             max_bytes=1 << 20,
             session_id=0,
             session_epoch=-1,
-            topics=[kind.FetchTopic(topic=topic, partitions=wanted)],
+            topics=[kind.FetchTopic(topic=topic, partitions=partitions)],
         )
         for part in raw.call(request, 11).responses[0].partitions:
             assert part.error_code == ErrorCode.NONE

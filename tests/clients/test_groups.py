@@ -64,9 +64,9 @@ def test_metadata_and_leader_epoch_come_back_as_they_were_committed(node, filled
     member = join(node.bootstrap, filled, [filled])
     member.read(20)
     member.commit_at(filled, 1, 7, "die Mühle 水車")
-    found = member.committed(filled, 1)
-    assert (found.offset, found.metadata) == (7, "die Mühle 水車")
-    assert found.leader_epoch in (0, None)
+    position = member.committed(filled, 1)
+    assert (position.offset, position.metadata) == (7, "die Mühle 水車")
+    assert position.leader_epoch in (0, None)
     assert member.committed(filled, 0) is None
     member.close()
 

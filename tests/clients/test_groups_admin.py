@@ -63,9 +63,9 @@ def three_groups(raw, topic, crew):
 
 def listed(raw, names, **filters):
     """The groups that pass the filters, by kind: state and type."""
-    found = raw.call(m.ListGroupsRequest(**filters), 5)
-    assert not found.error_code
-    by_name = {each.group_id: (each.group_state, each.group_type) for each in found.groups}
+    response = raw.call(m.ListGroupsRequest(**filters), 5)
+    assert not response.error_code
+    by_name = {each.group_id: (each.group_state, each.group_type) for each in response.groups}
     return {kind: by_name[name] for kind, name in names.items() if name in by_name}
 
 
@@ -104,16 +104,16 @@ def test_a_group_is_described_with_all_its_members(raw, admin, topic, crew, prot
         return admin.describe_consumer_groups([topic], request_timeout=SECONDS)[topic].result(SECONDS)
 
     crew.poll_until(lambda: described().state is ConsumerGroupState.STABLE, "being stable")
-    found = described()
-    assert found.is_simple_consumer_group is False
-    assert found.partition_assignor == ("uniform" if protocol == "consumer" else protocol)
-    assert found.coordinator.port == int(crew.bootstrap.rpartition(":")[2])
+    description = described()
+    assert description.is_simple_consumer_group is False
+    assert description.partition_assignor == ("uniform" if protocol == "consumer" else protocol)
+    assert description.coordinator.port == int(crew.bootstrap.rpartition(":")[2])
     assert {
         each.member_id: sorted((one.topic, one.partition) for one in each.assignment.topic_partitions)
-        for each in found.members
+        for each in description.members
     } == members
-    assert sorted(each.client_id for each in found.members) == [f"{topic}-0", f"{topic}-1"]
-    assert {each.host for each in found.members} <= {"127.0.0.1", "/127.0.0.1"}
+    assert sorted(each.client_id for each in description.members) == [f"{topic}-0", f"{topic}-1"]
+    assert {each.host for each in description.members} <= {"127.0.0.1", "/127.0.0.1"}
     asked = admin.describe_consumer_groups([topic], include_authorized_operations=True, request_timeout=SECONDS)
     assert {each.name for each in asked[topic].result(SECONDS).authorized_operations} == {
         "READ", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"
@@ -126,20 +126,19 @@ def test_the_new_protocol_tells_more_of_a_group(raw, topic, crew):
     by_pattern = crew.join(topic, [f"^{topic}$"], "consumer", group_instance_id="here")
     crew.poll_until_shared(partitions(topic, 4))
     crew.poll_until(lambda: describe_consumer(raw, topic).group_state == "Stable", "being stable")
-    found = describe_consumer(raw, topic)
-    assert found.group_epoch == found.assignment_epoch == generation_of(by_name)
-    members = {each.member_id: each for each in found.members}
+    description = describe_consumer(raw, topic)
+    assert description.group_epoch == description.assignment_epoch == generation_of(by_name)
+    members = {each.member_id: each for each in description.members}
     named, patterned = members[by_name.memberid()], members[by_pattern.memberid()]
     assert (named.subscribed_topic_names, named.subscribed_topic_regex) == ([topic], None)
     assert (patterned.subscribed_topic_names, patterned.subscribed_topic_regex) == ([], f"(^{topic}$)")
     assert (named.rack_id, patterned.instance_id) == ("left", "here")
-    assert {each.member_epoch for each in found.members} == {found.group_epoch}
-    for each in found.members:
+    assert {each.member_epoch for each in description.members} == {description.group_epoch}
+    for each in description.members:
         assert each.assignment == each.target_assignment
         assert each.member_type == 1
-    assert sorted(number for each in found.members for number in each.assignment.topic_partitions[0].partitions) == [
-        0, 1, 2, 3,
-    ]  # fmt: skip
+    assignments = [each.assignment.topic_partitions[0].partitions for each in description.members]
+    assert sorted(number for numbers in assignments for number in numbers) == [0, 1, 2, 3]
 
 
 def test_a_classic_group_is_described_as_its_members_said_it(raw, topic, crew):
@@ -147,9 +146,9 @@ def test_a_classic_group_is_described_as_its_members_said_it(raw, topic, crew):
     member = crew.join(topic, [topic], "range", group_instance_id="here")
     crew.poll_until_shared(partitions(topic, 2))
     crew.poll_until(lambda: describe(raw, topic).group_state == "Stable", "being stable")
-    found = describe(raw, topic)
-    assert (found.protocol_type, found.protocol_data) == ("consumer", "range")
-    (told,) = found.members
+    description = describe(raw, topic)
+    assert (description.protocol_type, description.protocol_data) == ("consumer", "range")
+    (told,) = description.members
     assert (told.member_id, told.group_instance_id) == (member.memberid(), "here")
     assert assigned(told.member_assignment) == {topic: [0, 1]}
     subscribed, _ = m.ConsumerProtocolSubscription.decode(told.member_metadata, told.member_metadata[1], 2)
@@ -189,8 +188,8 @@ def test_offsets_are_moved_by_a_tool_and_the_group_goes_on_from_there(raw, admin
     crew.leave(member)
     (moved,) = admin.alter_consumer_group_offsets(wanted)[topic].result(SECONDS).topic_partitions
     assert moved.error is None
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])[topic].result(SECONDS)
-    assert [(each.topic, each.partition, each.offset) for each in found.topic_partitions] == [(topic, 0, 4)]
+    offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(topic)])[topic].result(SECONDS)
+    assert [(each.topic, each.partition, each.offset) for each in offsets.topic_partitions] == [(topic, 0, 4)]
     crew.seen.clear()
     crew.join(topic, [topic], protocol)
     crew.poll_until(lambda: len(crew.seen) == 6, "reading the rest")

@@ -41,14 +41,16 @@ def static(crew, group, protocol, name, **more):
 def by_instance(raw, group, protocol):
     """The coordinator's view: the state, and the assignment of each instance."""
     if protocol == "consumer":
-        found = describe_consumer(raw, group)
+        description = describe_consumer(raw, group)
         shares = {
             each.instance_id: {part.topic_name: sorted(part.partitions) for part in each.assignment.topic_partitions}
-            for each in found.members
+            for each in description.members
         }
-        return found.group_state, shares
-    found = describe(raw, group)
-    return found.group_state, {each.group_instance_id: assigned(each.member_assignment) for each in found.members}
+        return description.group_state, shares
+    description = describe(raw, group)
+    return description.group_state, {
+        each.group_instance_id: assigned(each.member_assignment) for each in description.members
+    }
 
 
 # Static members.

@@ -25,7 +25,7 @@ def write(bootstrap: str, *values: bytes) -> None:
     assert producer.flush(60) == 0
 
 
-def test_crashes_without_a_record_between_them_send_nobody_back_to_the_first(make_node) -> None:
+def test_crashes_without_records_between_them_reset_no_consumer(make_node) -> None:
     """The consumer asks for the end of its epoch. The answer was once "unknown", at which librdkafka restarts at
     record 0.
     """

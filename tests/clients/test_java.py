@@ -15,7 +15,7 @@ def test_the_java_client_tells_bad_records_from_good_ones_and_alters_settings_of
     classes = compiled(tmp_path_factory.mktemp("classes"))
     raw.create_topic(topic, cleanup_policy="compact")
     first, second, third, *settings = run_java(classes, "Refusals", node.bootstrap, topic)
-    assert second == "InvalidRecordException: a compacted topic takes no record without a key"
+    assert second == "InvalidRecordException: records of a compacted topic need a key"
     assert first == third
     assert "part of a batch which had one more more invalid records" in first
     assert settings == [

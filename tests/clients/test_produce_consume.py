@@ -69,13 +69,13 @@ def test_what_one_client_writes_every_client_reads_the_same(node, raw, topic, cl
     offsets = client.write(node.bootstrap, topic, messages, codec=codec, partition=1)
     assert offsets in (None, list(range(len(messages))))
     for reader in clients_here():
-        found = reader.read(node.bootstrap, topic, len(messages), partition=1)
-        assert [(each.key, each.value, each.headers) for each in found] == [
+        data = reader.read(node.bootstrap, topic, len(messages), partition=1)
+        assert [(each.key, each.value, each.headers) for each in data] == [
             (each.key, each.value, each.headers) for each in messages
         ], reader.name
-        assert [each.offset for each in found] == list(range(len(messages))), reader.name
-        assert all(each.timestamp_type in (0, -1) for each in found)
-        for each, sent in zip(found, messages, strict=True):
+        assert [each.offset for each in data] == list(range(len(messages))), reader.name
+        assert all(each.timestamp_type in (0, -1) for each in data)
+        for each, sent in zip(data, messages, strict=True):
             if sent.timestamp is not None:
                 assert each.timestamp == sent.timestamp, reader.name
             else:
@@ -92,9 +92,9 @@ def test_every_codec_with_every_kind_of_acknowledgement(node, raw, topic, client
     offsets = client.write(node.bootstrap, topic, messages, codec=codec, acks=acks)
     assert offsets in (None, list(range(50)))
     deadline = time.monotonic() + 60
-    while len(found := raw.read_all(topic)) < 50 and time.monotonic() < deadline:
+    while len(records := raw.read_all(topic)) < 50 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert [(each.key, each.value) for each in found] == [(each.key, each.value) for each in messages]
+    assert [(each.key, each.value) for each in records] == [(each.key, each.value) for each in messages]
     assert {header.codec for header in stored_batches(raw, topic)} == {CODEC_BY_NAME[codec]}
 
 
@@ -170,8 +170,8 @@ def test_a_message_from_the_far_future_is_refused(node, raw, topic, client):
 def test_reading_begins_in_the_middle_of_a_batch_where_asked(node, raw, topic, client):
     raw.create_topic(topic)
     raw.produce(topic, 0, batch(*(b"%d" % number for number in range(100)), codec=CODEC_BY_NAME["zstd"]))
-    found = client.read(node.bootstrap, topic, 40, start=57)
-    assert [(each.offset, each.value) for each in found] == [(n, b"%d" % n) for n in range(57, 97)]
+    data = client.read(node.bootstrap, topic, 40, start=57)
+    assert [(each.offset, each.value) for each in data] == [(n, b"%d" % n) for n in range(57, 97)]
 
 
 @each_client
@@ -180,8 +180,8 @@ def test_many_batches_over_many_fetches_come_in_order(node, raw, topic, client):
     values = [b"%06d" % number + bytes(2000) for number in range(1500)]
     for start in range(0, 1500, 50):
         assert not raw.produce(topic, 0, batch(*values[start : start + 50]), acks=1).error_code
-    found = client.read(node.bootstrap, topic, 1500)
-    assert [each.value for each in found] == values
+    data = client.read(node.bootstrap, topic, 1500)
+    assert [each.value for each in data] == values
 
 
 @each_client

@@ -49,19 +49,19 @@ def numbers(raw, topic, count=10, stamp=None):
 
 def until_the_end(consumer):
     """The offsets of all records before the consumer reports the end of the partition."""
-    found = []
+    result = []
     while True:
         message = consumer.poll(10)
         assert message is not None, "neither a record nor the end"
         if message.error() is not None:
             assert message.error().name() == "_PARTITION_EOF", message.error()
-            return found
-        found.append(message.offset())
+            return result
+        result.append(message.offset())
 
 
 def give_up_before(raw, topic, offset):
-    wanted = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
-    topics = [m.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[wanted])]
+    partition = m.DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topics = [m.DeleteRecordsRequest.DeleteRecordsTopic(name=topic, partitions=[partition])]
     raw.call(m.DeleteRecordsRequest(topics=topics, timeout_ms=1000), 2)
 
 
@@ -95,12 +95,12 @@ def test_a_moment_in_time_is_found(raw, topic, consumer, python_consumer):
     began = time.time_ns() // 1_000_000 - 60_000
     numbers(raw, topic, stamp=began)
     for moment, expected in ((began - 5, 0), (began, 0), (began + 3500, 4), (began + 9000, 9)):
-        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, moment)], timeout=10)
-        assert found.offset == expected
+        (position,) = consumer.offsets_for_times([TopicPartition(topic, 0, moment)], timeout=10)
+        assert position.offset == expected
         topic_partition = PythonTopicPartition(topic, 0)
         assert python_consumer.offsets_for_times({topic_partition: moment})[topic_partition].offset == expected
-    (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, began + 9001)], timeout=10)
-    assert found.offset in (OFFSET_END, 10), "after the last record only the end is left"
+    (position,) = consumer.offsets_for_times([TopicPartition(topic, 0, began + 9001)], timeout=10)
+    assert position.offset in (OFFSET_END, 10), "after the last record only the end is left"
 
 
 def test_kafka_python_knows_the_ends(raw, topic, python_consumer):
@@ -112,12 +112,12 @@ def test_kafka_python_knows_the_ends(raw, topic, python_consumer):
     assert python_consumer.end_offsets([topic_partition]) == {topic_partition: 10}
     python_consumer.assign([topic_partition])
     python_consumer.seek(topic_partition, 0)
-    found = []
-    while len(found) < 7:
+    result = []
+    while len(result) < 7:
         polled = python_consumer.poll(timeout_ms=10_000)
         assert polled
-        found += [each.offset for each in polled[topic_partition]]
-    assert found == [3, 4, 5, 6, 7, 8, 9]
+        result += [each.offset for each in polled[topic_partition]]
+    assert result == [3, 4, 5, 6, 7, 8, 9]
 
 
 def test_aiokafka_is_reset_too(node, raw, topic):
@@ -151,14 +151,14 @@ def test_a_waiting_consumer_gets_what_is_written_next(node, raw, topic, consumer
 
     writer = threading.Thread(target=write)
     writer.start()
-    found = []
-    while len(found) < 100:
+    result = []
+    while len(result) < 100:
         message = consumer.poll(10)
         assert message is not None
         if message.error() is None:
-            found.append(int(message.value()))
+            result.append(int(message.value()))
     writer.join()
-    assert found == list(range(100))
+    assert result == list(range(100))
 
 
 def test_partitions_that_are_added_are_read(raw, topic, consumer):

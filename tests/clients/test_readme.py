@@ -81,7 +81,7 @@ def test_the_start_of_the_readme_works_on_a_clean_copy(clean_copy, tmp_path):
         steps = re.findall(
             r"(?m)^ *(making|updating|installing|downloading|building)\b", log.read_text(), re.IGNORECASE
         )
-        assert len(steps) >= 5, "whoever waits is told what for"
+        assert len(steps) >= 5, "each wait says what it waits for"
 
         def millpond(*words, text=None):
             done = subprocess.run(

@@ -48,8 +48,8 @@ class KafkaSetup:
         committed = {"partition_index": 0, "committed_offset": 0}
         topics = [{"name": "pond", "partitions": [committed]}]
         self.settled(8, 8, {"group_id": "crew", "generation_id_or_member_epoch": -1, "topics": topics})
-        begun = self.settled(22, 4, {"transactional_id": "tx", "transaction_timeout_ms": 60_000})
-        self.scene = Scene(self.admin.topic_id("pond"), begun.producer_id, begun.producer_epoch)
+        session = self.settled(22, 4, {"transactional_id": "tx", "transaction_timeout_ms": 60_000})
+        self.scene = Scene(self.admin.topic_id("pond"), session.producer_id, session.producer_epoch)
         served = self.alice.call(m.ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
         self.served = {each.api_key: range(each.min_version, each.max_version + 1) for each in served.api_keys}
 

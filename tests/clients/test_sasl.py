@@ -136,11 +136,11 @@ def by_kafka_python(node: Node, mechanism: str, secret: str, text: str) -> str:
         partition = PythonPartition("pond", 0)
         consumer.assign([partition])
         consumer.seek(partition, sent.offset)
-        found = next(iter(consumer)).value.decode()
+        message = next(iter(consumer)).value.decode()
         consumer.close()
     except Exception as fault:
         raise PermissionError(repr(fault)) from fault
-    return str(found)
+    return str(message)
 
 
 def by_aiokafka(node: Node, mechanism: str, secret: str, text: str) -> str:
@@ -169,9 +169,9 @@ def by_aiokafka(node: Node, mechanism: str, secret: str, text: str) -> str:
         partition = AioPartition("pond", 0)
         consumer.assign([partition])
         consumer.seek(partition, sent.offset)
-        found = (await consumer.getone()).value.decode()
+        message = (await consumer.getone()).value.decode()
         await consumer.stop()
-        return str(found)
+        return str(message)
 
     return asyncio.run(play())
 
@@ -195,7 +195,7 @@ def test_who_logs_in_writes_and_reads(node: Node, client: str, mechanism: str) -
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_with_a_wrong_password_nobody_does(node: Node, client: str, mechanism: str) -> None:
+def test_a_wrong_password_is_refused(node: Node, client: str, mechanism: str) -> None:
     with pytest.raises(PermissionError):
         CLIENTS[client](node, mechanism, "wrong", "never")
 
@@ -207,7 +207,7 @@ def test_a_token_that_is_forged_or_old_is_refused(node: Node) -> None:
             by_librdkafka(node, "OAUTHBEARER", token, "never")
 
 
-def test_keys_that_do_not_come_keep_nobody_else_waiting(tmp_path: Path) -> None:
+def test_missing_signing_keys_delay_no_other_login(tmp_path: Path) -> None:
     """The provider of the signing keys accepts connections and never answers."""
     (tmp_path / "users").write_text(written([credential_of("admin", PASSWORD, b"salt" * 8, Mechanism(2))]))
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
@@ -363,8 +363,8 @@ def test_kafkas_own_tool_makes_users(node: Node, tmp_path: Path) -> None:
         return done.stdout
 
     run("--entity-name", "dave", "--alter", "--add-config", "SCRAM-SHA-512=[iterations=8192,password=his]")
-    told = run("--describe", "--entity-name", "dave")
-    assert "SCRAM-SHA-512=iterations=8192" in told
+    output = run("--describe", "--entity-name", "dave")
+    assert "SCRAM-SHA-512=iterations=8192" in output
     assert AdminClient(librdkafka(node, "SCRAM-SHA-512", "his", "dave")).list_topics(timeout=20).topics == {}
     run("--entity-name", "dave", "--alter", "--delete-config", "SCRAM-SHA-512")
 

@@ -52,19 +52,19 @@ def test_every_way_out_gives_the_same_bytes(make_node, tmp_path):
                 raw.produce("data", 1, batch(b"other", value[: size // 2], codec=codec))
         end = raw.fetch("data").high_watermark
     writer.terminate()
-    found = {}
+    result = {}
     for number, (way, (settings, environment)) in enumerate(WAYS.items()):
         root = tmp_path / f"reader-{number}"
         shutil.copytree(writer.data, root / "data")
         node = Node(root, settings, environment).start()
         try:
-            found[way] = fetched(node.port, end)
+            result[way] = fetched(node.port, end)
         finally:
             node.kill9()
     assert end == 2 * 3 * len(BATCHES)
-    for way, replies in found.items():
-        assert replies == found["sendfile"], way
-    whole = found["sendfile"][-1]
+    for way, replies in result.items():
+        assert replies == result["sendfile"], way
+    whole = result["sendfile"][-1]
     for position, header in walk(sent):
         # From the CRC on, a stored batch is exactly what the producer sent.
         assert sent[position + 17 : position + header.size] in whole

@@ -103,8 +103,8 @@ def test_clients_are_told_the_address_of_the_listener_that_they_came_by(
             (clear, {"bootstrap.servers": f"{HOST}:{clear}"}),
             (safe, Librdkafka(certificates.authority, None).settings(f"{HOST}:{safe}")),
         ):
-            found = AdminClient(how).list_topics(timeout=30).brokers
-            assert [(each.host, each.port) for each in found.values()] == [(HOST, port)]
+            brokers = AdminClient(how).list_topics(timeout=30).brokers
+            assert [(each.host, each.port) for each in brokers.values()] == [(HOST, port)]
     finally:
         node.terminate()
 

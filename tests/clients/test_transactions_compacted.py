@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from millpond.wire.records import Record, encode_batch
 from support import seeds
 from support.node import eventually
 from support.raw import Raw
-from support.raw_transactions import NODE_SETTINGS, RawProducer, committed_records
+from support.raw_transactions import NODE_SETTINGS, committed_records
 
 TOPIC = "table"
 KEYS = 40
@@ -64,14 +61,14 @@ def read_with_confluent(node):
         }
     )
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    found = []
+    result = []
     while (message := consumer.poll(20.0)) is not None:
         if message.error() is not None:
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             break
-        found.append((message.key(), message.value()))
+        result.append((message.key(), message.value()))
     consumer.close()
-    return found
+    return result
 
 
 def create(node, **settings):
@@ -79,13 +76,6 @@ def create(node, **settings):
         raw.create_topic(
             TOPIC, cleanup_policy="compact", segment_bytes="16384", min_cleanable_dirty_ratio="0.01", **settings
         )
-
-
-def keyed_batch(producer, pairs):
-    records = [Record(index, time.time_ns() // 1_000_000, *pair) for index, pair in enumerate(pairs)]
-    return encode_batch(
-        records, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=0, transactional=True
-    )
 
 
 @pytest.mark.slow
@@ -107,26 +97,4 @@ def test_the_table_after_compaction_is_the_one_that_was_committed(make_node, del
     for read in (read_by_hand, read_with_confluent):
         assert alive(read(node)) == alive(model)
     write(node, model, dice, "third", 10)
-    assert alive(read_by_hand(node)) == alive(model)
-
-
-def test_compaction_stops_before_an_open_transaction(make_node):
-    """An open transaction may still be aborted: then the older values of its keys count."""
-    node = make_node(SETTINGS)
-    create(node, delete_retention_ms="0")
-    dice, model = seeds.dice(6), {}
-    write(node, model, dice, "before", 20)
-    with Raw(node.port) as raw:
-        open_one = RawProducer(raw, "open").begin_session()
-        open_one.add(TOPIC, 0)
-        keyed = [(b"key-%d" % number, b"undecided") for number in range(KEYS)]
-        assert not open_one.produce(TOPIC, 0, keyed_batch(open_one, keyed)).error_code
-        expected = alive(model)
-        write(node, model, dice, "behind", 20)
-        # Gives the cleaner time to do something wrong.
-        time.sleep(0.5)
-        assert alive(read_by_hand(node)) == expected
-        open_one.abort()
-        assert eventually(lambda: alive(read_by_hand(node)) == alive(model))
-    assert eventually(lambda: len(read_by_hand(node)) < 500)
     assert alive(read_by_hand(node)) == alive(model)

@@ -3,162 +3,24 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from millpond.coordinators.transactions.records import read_value, record_of
-from millpond.coordinators.transactions.states import State
-from millpond.coordinators.transactions.transaction import TRANSACTIONS_V2
-from millpond.wire.batch import walk
-from millpond.wire.records import Record, decode_batch, encode_batch
-from support import seeds
-from support.groups import fetch_offsets
 from support.node import HOST, eventually, free_port
 from support.proxy import Proxy
-from support.raw import Closed, Raw, batch
+from support.raw import Raw
 from support.raw_transactions import (
     NODE_SETTINGS,
-    READ_COMMITTED,
     READ_UNCOMMITTED,
-    RawProducer,
     committed_values,
     end_offset,
-    find_coordinator,
     producers_of,
-    state_of,
     wait_for_state,
 )
 from support.transactions import ConfluentWriter
 
-both_versions = pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
 TOPIC = "records"
-
-
-def begin(node, *, v2=False, timeout_ms=60_000):
-    """A transaction over two partitions and the offsets of a group, left open."""
-    with Raw(node.port) as raw:
-        raw.create_topic(TOPIC, 2)
-        find_coordinator(raw, TOPIC)
-        producer = RawProducer(raw, TOPIC, v2=v2, timeout_ms=timeout_ms).begin_session()
-        for partition in (0, 1):
-            producer.send(TOPIC, partition, b"in doubt")
-        if not v2:
-            producer.add_group(TOPIC)
-        assert not producer.commit_offset(TOPIC, TOPIC, 5)
-    return producer
-
-
-def outcome(raw):
-    """What readers see of it: the records of both partitions and the group's offset, which must agree."""
-    values = [committed_values(raw, TOPIC, partition) for partition in (0, 1)]
-    offsets = fetch_offsets(raw, TOPIC)
-    assert (values, offsets) in (
-        ([[b"in doubt"], [b"in doubt"]], {(TOPIC, 0): 5}),
-        ([[], []], {}),
-    ), "a transaction is there in part"
-    return "committed" if offsets else "aborted"
-
-
-@both_versions
-@pytest.mark.parametrize("committed", [True, False])
-def test_a_transaction_goes_on_after_a_crash_in_the_middle_of_it(make_node, v2, committed):
-    node = make_node(NODE_SETTINGS)
-    producer = begin(node, v2=v2)
-    node.restart(crash=True)
-    with Raw(node.port) as raw:
-        producer.raw = raw
-        assert state_of(raw, TOPIC).transaction_state == "Ongoing"
-        assert end_offset(raw, TOPIC, READ_COMMITTED) == 0
-        assert producers_of(raw, TOPIC)[producer.id].current_txn_start_offset == 0
-        producer.end(committed)
-        wait_for_state(raw, TOPIC, "CompleteCommit" if committed else "CompleteAbort")
-        assert outcome(raw) == ("committed" if committed else "aborted")
-
-
-def test_a_transaction_that_nobody_comes_back_for_is_aborted_in_time(make_node):
-    node = make_node(NODE_SETTINGS)
-    began = time.monotonic()
-    begin(node, timeout_ms=2000)
-    node.restart(crash=True)
-    with Raw(node.port) as raw:
-        wait_for_state(raw, TOPIC, "CompleteAbort", seconds=8.0)
-        assert time.monotonic() - began > 1.5
-        assert outcome(raw) == "aborted"
-
-
-@both_versions
-@pytest.mark.parametrize("committed", [True, False])
-def test_what_was_decided_is_carried_out_after_a_crash(make_node, v2, committed):
-    """A crash after the decision is durable and before any marker is written: the test edits the log to look like
-    that.
-    """
-    node = make_node(NODE_SETTINGS)
-    begin(node, v2=v2)
-    node.kill9()
-    decide_in_the_log(node, State.PREPARE_COMMIT if committed else State.PREPARE_ABORT, raises_epoch=v2)
-    node.start()
-    with Raw(node.port) as raw:
-        wait_for_state(raw, TOPIC, "CompleteCommit" if committed else "CompleteAbort")
-        assert outcome(raw) == ("committed" if committed else "aborted")
-        # Its next transaction works like any other.
-        later = RawProducer(raw, TOPIC, v2=v2).begin_session()
-        later.send(TOPIC, 0, b"later")
-        later.commit()
-        wait_for_state(raw, TOPIC, "CompleteCommit")
-        assert committed_values(raw, TOPIC)[-1] == b"later"
-
-
-def decide_in_the_log(node, state, *, raises_epoch):
-    """Append the decision that the coordinator would have written to its log, while the node is down."""
-    for log in node.data.glob("__transaction_state-*/*.log"):
-        data = log.read_bytes()
-        batches = list(walk(data))
-        if not batches:
-            continue
-        position, header = batches[-1]
-        last = decode_batch(data, position)[-1]
-        current = read_value(TOPIC, last.value)
-        decided = current.moved(state, current.updated_ms + 1)
-        if raises_epoch:
-            # As EndTxn of version 2 does.
-            decided = replace(decided, producer_epoch=decided.producer_epoch + 1, client_version=TRANSACTIONS_V2)
-        record = record_of(decided)
-        written = Record(header.next_offset, last.timestamp, record.key, record.value)
-        log.write_bytes(
-            data + encode_batch([written], base_offset=header.next_offset, leader_epoch=header.leader_epoch)
-        )
-        return
-    raise AssertionError("the coordinator has written nothing")
-
-
-@pytest.mark.slow
-def test_an_end_that_a_crash_interrupts_is_whole_or_not_at_all(make_node):
-    node = make_node(NODE_SETTINGS)
-    dice = seeds.dice(7)
-    for turn in range(4):
-        name = f"turn-{turn}"
-        with Raw(node.port) as raw:
-            raw.create_topic(name, 2)
-            producer = RawProducer(raw, name, v2=turn % 2 == 1).begin_session()
-            for partition in (0, 1):
-                producer.send(name, partition, b"x")
-            answered = False
-            try:
-                raw.socket.settimeout(dice.choice((0.0001, 0.0005, 0.001, 0.002)))
-                answered = producer.ask_to_end(True).error_code == 0
-            except (TimeoutError, Closed):
-                pass
-        node.restart(crash=True)
-        with Raw(node.port) as raw:
-            eventually(
-                lambda raw=raw, name=name: state_of(raw, name).transaction_state in ("Ongoing", "CompleteCommit")
-            )
-            ended = state_of(raw, name).transaction_state
-            values = [committed_values(raw, name, partition) for partition in (0, 1)]
-            assert values == ([[b"x"], [b"x"]] if ended == "CompleteCommit" else [[], []])
-            assert ended == "CompleteCommit" or not answered, "a commit that was acknowledged is gone"
 
 
 def test_a_living_producer_commits_through_a_crash(make_node):
@@ -180,22 +42,6 @@ def test_a_living_producer_commits_through_a_crash(make_node):
         wait_for_state(raw, TOPIC, "CompleteCommit")
         assert committed_values(raw, TOPIC) == expected
         assert end_offset(raw, TOPIC, READ_UNCOMMITTED) == len(expected) + 2
-
-
-def test_a_batch_written_before_a_crash_is_not_written_again_after_it(make_node):
-    node = make_node(NODE_SETTINGS)
-    with Raw(node.port) as raw:
-        raw.create_topic(TOPIC)
-        producer = RawProducer(raw, TOPIC, v2=True).begin_session()
-        first, second = (producer.batch(TOPIC, 0, value) for value in (b"first", b"second"))
-        assert [producer.produce(TOPIC, 0, each).base_offset for each in (first, second)] == [0, 1]
-    node.restart(crash=True)
-    with Raw(node.port) as raw:
-        producer.raw = raw
-        assert [producer.produce(TOPIC, 0, each).base_offset for each in (first, second)] == [0, 1]
-        producer.commit()
-        wait_for_state(raw, TOPIC, "CompleteCommit")
-        assert committed_values(raw, TOPIC) == [b"first", b"second"]
 
 
 IDEMPOTENT = {
@@ -311,23 +157,3 @@ def test_a_producer_outlives_the_memory_of_its_id(make_node, transactional):
             assert eventually(lambda: not producers_of(raw, TOPIC)), "the id is remembered for ever"
         assert not failed
         assert committed_values(raw, TOPIC) == [b"0", b"1", b"2"]
-
-
-@pytest.mark.smoke
-def test_a_zombie_stays_fenced_through_a_crash(make_node):
-    node = make_node(NODE_SETTINGS)
-    with Raw(node.port) as raw:
-        raw.create_topic(TOPIC)
-        zombie = RawProducer(raw, TOPIC).begin_session()
-        zombie.send(TOPIC, 0, b"zombie")
-        successor = RawProducer(raw, TOPIC).begin_session()
-    node.restart(crash=True)
-    with Raw(node.port) as raw:
-        zombie.raw = successor.raw = raw
-        assert zombie.produce(TOPIC, 0, zombie.batch(TOPIC, 0, b"again")).error_code
-        assert zombie.ask_to_end(True).error_code
-        successor.send(TOPIC, 0, b"successor")
-        successor.commit()
-        wait_for_state(raw, TOPIC, "CompleteCommit")
-        raw.produce(TOPIC, 0, batch(b"plain"))
-        assert committed_values(raw, TOPIC) == [b"successor", b"plain"]

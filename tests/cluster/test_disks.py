@@ -26,7 +26,7 @@ def test_a_disk_is_full_until_there_is_room_again(tmp_path: Path) -> None:
         other.write_bytes(bytes(5000))
         disks.make_room(1)
         mine.write_bytes(bytes(5000))
-    assert not mine.exists(), "it is mounted no more"
+    assert not mine.exists(), "it is no longer mounted"
 
 
 def test_syncs_of_one_node_fail(tmp_path: Path) -> None:

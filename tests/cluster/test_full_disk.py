@@ -102,21 +102,21 @@ def test_only_a_producer_whose_messages_time_out_writes_twice(tmp_path: Path, ti
                 producer.poll(0.005)
         producer.flush(60)
         cluster.kill_all()
-        found = _places(tmp_path / "node-1")
-        assert acknowledged <= found.keys()
-        for key, places in found.items():
+        result = _places(tmp_path / "node-1")
+        assert acknowledged <= result.keys()
+        for key, places in result.items():
             assert len(set(places)) == len(places), f"{key!r} is there twice within one epoch: {places}"
         if timeout_ms > 60_000:
-            assert all(len(places) == 1 for places in found.values())
+            assert all(len(places) == 1 for places in result.values())
             assert len(acknowledged) == sent
 
 
 def _places(folder: Path) -> dict[bytes, list[tuple[int, int]]]:
     """The producer id and epoch under which each key was written."""
-    found = defaultdict[bytes, list[tuple[int, int]]](list)
+    result = defaultdict[bytes, list[tuple[int, int]]](list)
     for path in folder.glob("orders-*/*.log"):
         data = path.read_bytes()
         for position, header in walk(data):
             for record in decode_batch(data, position):
-                found[record.key or b""].append((header.producer_id, header.producer_epoch))
-    return found
+                result[record.key or b""].append((header.producer_id, header.producer_epoch))
+    return result

@@ -167,11 +167,11 @@ def test_an_insecure_cluster_becomes_a_secure_one_while_it_is_written_to(cluster
     acknowledged = [*load.acknowledged, *safe_load.acknowledged]
     assert len(load.acknowledged) > 1_000
     assert len(safe_load.acknowledged) > 100
-    found = read_topic(cluster.safe_settings(), TOPIC, PARTITIONS, len(acknowledged))
-    assert sorted(found) == sorted(acknowledged), "all of it, and nothing twice"
+    records = read_topic(cluster.safe_settings(), TOPIC, PARTITIONS, len(acknowledged))
+    assert sorted(records) == sorted(acknowledged), "all of it, and nothing twice"
 
     # The shop has exactly its own permissions, and the plaintext listener is gone.
-    known = AdminClient(cluster.safe_settings()).list_topics(timeout=30).topics
-    assert list(known) == [TOPIC]
+    topics = AdminClient(cluster.safe_settings()).list_topics(timeout=30).topics
+    assert list(topics) == [TOPIC]
     with pytest.raises(Exception, match=r"_TRANSPORT|transport"):
         AdminClient({**clear, "socket.timeout.ms": 2_000}).list_topics(timeout=5)

@@ -156,4 +156,4 @@ def test_bad_news_is_a_sentence(nodes: Nodes, tmp_path: Path) -> None:
     assert "Node 1 holds nothing." in said
     run("node", "drain", "1", "--undo", "-b", at)
     run("topic", "create", "orders", "-b", at)
-    assert "cannot be emptied" in run("node", "drain", "1", "--yes", "-b", at, code=1)
+    assert "cannot be drained" in run("node", "drain", "1", "--yes", "-b", at, code=1)

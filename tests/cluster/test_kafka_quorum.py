@@ -38,10 +38,10 @@ def voters(tool: list[str], cluster: Ponds) -> dict[int, str]:
 def test_a_vote_is_taken_away_and_given_back(tool: list[str], cluster: Ponds, tmp_path: Path) -> None:
     status = run_tool(tool, cluster, "describe", "--status")
     assert "CurrentVoters" in status
-    known = voters(tool, cluster)
-    assert known.keys() == {1, 2, 3}
-    assert len(set(known.values())) == 3, "each has a directory of its own"
-    run_tool(tool, cluster, "remove-controller", "--controller-id", "3", "--controller-directory-id", known[3])
+    votes = voters(tool, cluster)
+    assert votes.keys() == {1, 2, 3}
+    assert len(set(votes.values())) == 3, "each has its own directory"
+    run_tool(tool, cluster, "remove-controller", "--controller-id", "3", "--controller-directory-id", votes[3])
     assert voters(tool, cluster).keys() == {1, 2}
     config = tmp_path / "controller.properties"
     config.write_text(
@@ -50,4 +50,4 @@ def test_a_vote_is_taken_away_and_given_back(tool: list[str], cluster: Ponds, tm
         f"log.dirs={cluster[3].folder}\ncontroller.quorum.bootstrap.servers={cluster.bootstrap}\n"
     )
     run_tool(tool, cluster, "--command-config", str(config), "add-controller")
-    assert voters(tool, cluster) == known
+    assert voters(tool, cluster) == votes

@@ -38,7 +38,7 @@ def cluster(tool: list[str]) -> Iterator[Ponds]:
 
 
 @pytest.fixture
-def way(cluster: Ponds) -> Iterator[Cluster]:
+def remote(cluster: Ponds) -> Iterator[Cluster]:
     with Cluster({"bootstrap.servers": cluster.bootstrap}) as opened:
         yield opened
 
@@ -50,10 +50,10 @@ def written(folder: Path, topic: str, replicas: list[int]) -> Path:
     return folder / "plan.json"
 
 
-def throttles(way: Cluster) -> list[str]:
+def throttles(remote: Cluster) -> list[str]:
     """The names of all replication throttles in effect."""
     kind = m.DescribeConfigsRequest
-    resources = [(2, TOPIC), *((4, str(node)) for node in way.addresses())]
+    resources = [(2, TOPIC), *((4, str(node)) for node in remote.addresses())]
     wanted = [
         kind.DescribeConfigsResource(resource_type=each, resource_name=name, configuration_keys=None)
         for each, name in resources
@@ -61,67 +61,67 @@ def throttles(way: Cluster) -> list[str]:
     found = []
     for resource in wanted:
         # Each node answers for its own settings.
-        asked = way.broker(int(resource.resource_name)) if resource.resource_type == 4 else way.any()
-        (result,) = asked.ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
+        broker = remote.broker(int(resource.resource_name)) if resource.resource_type == 4 else remote.any()
+        (result,) = broker.ask(kind(resources=[resource]), m.DescribeConfigsResponse).results
         found += [each.name for each in result.configs if "throttled" in each.name and each.config_source in (1, 2)]
     return found
 
 
 def test_a_partition_is_moved_throttled_and_verified(
-    tool: list[str], cluster: Ponds, way: Cluster, tmp_path: Path
+    tool: list[str], cluster: Ponds, remote: Cluster, tmp_path: Path
 ) -> None:
     cluster.create_topic(TOPIC, 1, replicas=1)
     cluster.produce(TOPIC, *(os.urandom(1000) for _ in range(600)))
-    (before,) = way.topics([TOPIC])[TOPIC].partitions.values()
+    (before,) = remote.topics([TOPIC])[TOPIC].partitions.values()
     target = [node for node in (1, 2, 3) if node not in before.replicas]
     plan = written(tmp_path, TOPIC, target)
     began = time.monotonic()
     words = ("--reassignment-json-file", str(plan))
     told = run_tool(tool, cluster, *words, "--execute", "--throttle", str(RATE))
     assert "Successfully started partition reassignment" in told
-    assert throttles(way)
-    assert moves_under_way(way), "600 kB to each of two nodes at 200 kB/s take seconds"
-    while moves_under_way(way):
+    assert throttles(remote)
+    assert moves_under_way(remote), "600 kB to each of two nodes at 200 kB/s take seconds"
+    while moves_under_way(remote):
         assert time.monotonic() < began + 60
         time.sleep(0.1)
     assert time.monotonic() - began > 2, "it was held back"
     told = run_tool(tool, cluster, *words, "--verify")
     assert f"Reassignment of partition {TOPIC}-0 is completed." in told
-    assert throttles(way) == []
-    while [*way.topics([TOPIC])[TOPIC].partitions[0].replicas] != target:
+    assert throttles(remote) == []
+    while [*remote.topics([TOPIC])[TOPIC].partitions[0].replicas] != target:
         # The node that is asked may learn of it a moment after the controller.
         assert time.monotonic() < began + 60
     cluster.forget_clients()
     assert len(cluster.consume(TOPIC, 600, timeout=30)) == 600
 
 
-def test_a_move_is_called_off(tool: list[str], cluster: Ponds, way: Cluster, tmp_path: Path) -> None:
+def test_a_move_is_called_off(tool: list[str], cluster: Ponds, remote: Cluster, tmp_path: Path) -> None:
     cluster.create_topic("stays", 1, replicas=2)
     cluster.produce("stays", os.urandom(1000))
-    (before,) = way.topics(["stays"])["stays"].partitions.values()
+    (before,) = remote.topics(["stays"])["stays"].partitions.values()
     (other,) = {1, 2, 3} - {*before.replicas}
     words = ("--reassignment-json-file", str(written(tmp_path, "stays", [other, before.replicas[1]])))
     run_tool(tool, cluster, *words, "--execute", "--throttle", "1")
     assert "stays-0: replicas: " in run_tool(tool, cluster, "--list")
     assert "is still in progress" in run_tool(tool, cluster, *words, "--verify", "--preserve-throttles")
     assert "Successfully cancelled partition reassignment for: stays-0" in run_tool(tool, cluster, *words, "--cancel")
-    assert moves_under_way(way) == {}
-    assert throttles(way) == []
-    assert {*way.topics(["stays"])["stays"].partitions[0].replicas} == {*before.replicas}
+    assert moves_under_way(remote) == {}
+    assert throttles(remote) == []
+    assert {*remote.topics(["stays"])["stays"].partitions[0].replicas} == {*before.replicas}
 
 
-def test_the_first_replica_leads_when_kafkas_tool_says_so(tool: list[str], cluster: Ponds, way: Cluster) -> None:
+def test_the_first_replica_leads_when_kafkas_tool_says_so(tool: list[str], cluster: Ponds, remote: Cluster) -> None:
     cluster.create_topic("led", 1, replicas=3)
     cluster.wait_until_in_sync("led")
-    (before,) = way.topics(["led"])["led"].partitions.values()
+    (before,) = remote.topics(["led"])["led"].partitions.values()
     first = next(node for node in before.replicas if node != before.leader)
     others = [node for node in before.replicas if node != first]
-    assert try_moves(way, {TopicPartition("led", 0): (first, *others)}) == {}
+    assert try_moves(remote, {TopicPartition("led", 0): (first, *others)}) == {}
     words = ("--election-type", "preferred", "--topic", "led", "--partition", "0")
     told = run_tool([*tool[:-1], ELECTION_TOOL], cluster, *words)
     assert "Successfully completed leader election (PREFERRED) for partitions led-0" in told
     deadline = time.monotonic() + 10
-    while way.topics(["led"])["led"].partitions[0].leader != first:
+    while remote.topics(["led"])["led"].partitions[0].leader != first:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert "Valid replica already elected for partitions led-0" in run_tool(

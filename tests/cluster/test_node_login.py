@@ -56,13 +56,13 @@ def write_and_read(settings: dict[str, str], topic: str) -> list[bytes]:
     consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     try:
-        found: list[bytes] = []
-        while len(found) < len(VALUES):
+        result: list[bytes] = []
+        while len(result) < len(VALUES):
             message = consumer.poll(60)
             assert message is not None, "nothing came"
             assert message.error() is None, message.error()
-            found.append(message.value())
-        return found
+            result.append(message.value())
+        return result
     finally:
         consumer.close()
 

@@ -70,20 +70,22 @@ def test_a_whole_cluster_is_restored_from_backups_of_different_moments(tmp_path:
         folders = []
         for node in cluster:
             shutil.rmtree(node.folder)
-            told = (
+            output = (
                 CliRunner()
                 .invoke(command, ["restore", str(kept / str(node.node_id)), "--data", str(node.folder)])
                 .output
             )
-            assert "millpond cluster rescue --restored" in told
-            assert "Start it with: millpond up" not in told, "that would be refused"
+            assert "millpond cluster rescue --restored" in output
+            assert "Start it with: millpond up" not in output, "that would be refused"
             folders += ["--data", str(node.folder)]
         code, said = rescue(*folders, "--restored", "--yes-lose-data")
         assert code == 0, said
         assert "restored, led by" in said
         cluster.start()
-        found = [record.value or b"" for record in cluster.consume("orders", 30, timeout=30)]
-        assert sorted(found) == sorted(b"%d-%d" % (node_id, number) for node_id in (1, 2, 3) for number in range(10))
+        records = [record.value or b"" for record in cluster.consume("orders", 30, timeout=30)]
+        assert sorted(records) == sorted(
+            b"%d-%d" % (node_id, number) for node_id in (1, 2, 3) for number in range(10)
+        )
         cluster.produce("orders", b"on")
         assert len(cluster.consume("orders", 31)) == 31
 

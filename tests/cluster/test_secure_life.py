@@ -76,5 +76,5 @@ def test_certificates_change_and_the_controller_dies_while_it_is_written_to() ->
 
         assert not writer.faults
         assert len(writer.acknowledged) > 500
-        found = read_topic(settings, TOPIC, PARTITIONS, len(writer.acknowledged))
-        assert sorted(found) == sorted(writer.acknowledged), "all of it, and nothing twice"
+        records = read_topic(settings, TOPIC, PARTITIONS, len(writer.acknowledged))
+        assert sorted(records) == sorted(writer.acknowledged), "all of it, and nothing twice"

@@ -72,8 +72,8 @@ def codes_in(response: Any) -> set[int]:
         return set().union(*map(codes_in, response)) if response else set()
     if not isinstance(response, model.Struct):
         return set()
-    found = set().union(*(codes_in(getattr(response, name)) for name in response._names))
-    return found | {getattr(response, "error_code", 0)} - {0}
+    result = set().union(*(codes_in(getattr(response, name)) for name in response._names))
+    return result | {getattr(response, "error_code", 0)} - {0}
 
 
 QUORUM = "__cluster_metadata"

@@ -31,13 +31,13 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def final_level(bootstrap: str) -> int:
-    with Cluster({"bootstrap.servers": bootstrap}) as way:
-        return {each.name: each.final for each in describe_features(way)}[LEVEL]
+    with Cluster({"bootstrap.servers": bootstrap}) as remote:
+        return {each.name: each.final for each in describe_features(remote)}[LEVEL]
 
 
 def raise_level(bootstrap: str, level: int, kind: UpgradeType = UpgradeType.UPGRADE) -> None:
-    with Cluster({"bootstrap.servers": bootstrap}) as way:
-        update_features(way, {LEVEL: level}, kind)
+    with Cluster({"bootstrap.servers": bootstrap}) as remote:
+        update_features(remote, {LEVEL: level}, kind)
 
 
 def replace_all(cluster: Ponds, source: Path | None) -> None:
@@ -103,22 +103,22 @@ def test_a_folder_of_one_node_goes_to_this_version_and_back(before: Path, alone:
     for source in (before, None, before, None):
         alone.source = source
         port = alone.start()
-        told = subprocess.run(
+        process = subprocess.run(
             [*MILLPOND, "topic", "create", f"by-{alone.pid}", "-b", f"127.0.0.1:{port}"],
             capture_output=True,
             text=True,
             check=False,
         )
-        assert told.returncode == 0, told.stderr
+        assert process.returncode == 0, process.stderr
         alone.stop()
     port = alone.start()
-    with Cluster({"bootstrap.servers": f"127.0.0.1:{port}"}) as way:
-        assert len(way.topics()) == 4
+    with Cluster({"bootstrap.servers": f"127.0.0.1:{port}"}) as remote:
+        assert len(remote.topics()) == 4
     assert final_level(f"127.0.0.1:{port}") == 25
 
 
 @with_time
-def test_all_nodes_are_restarted_one_after_the_other_and_nobody_notices(tmp_path: Path) -> None:
+def test_a_rolling_restart_goes_unnoticed_by_clients(tmp_path: Path) -> None:
     up = subprocess.Popen(
         [*MILLPOND, "cluster", "up", "--data", str(tmp_path / "c"), "--listen", "127.0.0.1:0"],
         stdout=subprocess.PIPE,

@@ -40,7 +40,7 @@ def test_a_name_that_no_rule_knows_is_nobodys() -> None:
 
 
 def test_a_pattern_has_to_match_the_whole_name() -> None:
-    # Else whoever can choose one part of his name could be anybody.
+    # Otherwise a user who can choose part of the name could pose as anyone.
     assert principal_rules("RULE:CN=([a-z]+)/$1/").user_of("CN=eve,CN=admin") is None
 
 

@@ -52,8 +52,8 @@ def assert_what_is_left_is_shown(console: Console) -> None:
     assert len(console.get("/api/topics/single/partitions").body) == 3
     refused = console.get(f"/api/topics/single/records?partition={away}")
     assert (refused.status, "has no leader now" in refused.body["error"]) == (409, True)
-    (found,) = list(console.events("/api/live/topics/single/search?text=x", "found"))[-1:]
-    assert (found["is_done"], found["leaderless"]) == (True, [away])
+    (node,) = list(console.events("/api/live/topics/single/search?text=x", "found"))[-1:]
+    assert (node["is_done"], node["leaderless"]) == (True, [away])
     assert console.first_event("/api/live/topics/single/tail", "records")["leaderless"] == [away]
     letters = until(lambda: (now := console.get("/api/letters/graves").body).get("leaderless") and now)
     assert (len(letters["letters"]), len(letters["leaderless"])) == (2, 1)
@@ -93,7 +93,7 @@ def test_every_page_shows_a_cluster(browser: Any, three: tuple[Ponds, Console]) 
     page.get_by_role("button", name="Drain node 3").click()
     page.get_by_role("button", name="Show the plan").click()
     # The brokers' own topics have a copy on each of three nodes.
-    page.get_by_text("Node 3 cannot be emptied").wait_for()
+    page.get_by_text("Node 3 cannot be drained").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Move partitions").click()
     page.get_by_label("Topic", exact=True).fill("orders")
@@ -106,7 +106,7 @@ def test_every_page_shows_a_cluster(browser: Any, three: tuple[Ponds, Console]) 
     assert [each for each in tab.faults if "409" not in each] == []
 
 
-def test_a_node_that_is_away_is_said_and_the_pages_go_on(browser: Any, three: tuple[Ponds, Console]) -> None:
+def test_an_offline_node_is_shown_and_the_pages_still_work(browser: Any, three: tuple[Ponds, Console]) -> None:
     cluster, console = three
     tab = Tab(browser, console)
     page = tab.open("/cluster")
@@ -114,14 +114,14 @@ def test_a_node_that_is_away_is_said_and_the_pages_go_on(browser: Any, three: tu
     cluster[2].kill()
     page.locator(".state.bad", has_text="away").wait_for()
     page = tab.open("/")
-    page.get_by_text("Node 2 is away.").wait_for()
+    page.get_by_text("Node 2 is offline.").wait_for()
     assert_what_is_left_is_shown(console)
     page = tab.open("/topics/single/records")
     page.get_by_text("has no leader now and is left out").wait_for()
     page.get_by_label("Partition", exact=True).locator("option", has_text="(no leader)").wait_for(state="attached")
     page = tab.open("/")
     cluster[2].start()
-    page.get_by_text("Node 2 is away.").wait_for(state="detached")
+    page.get_by_text("Node 2 is offline.").wait_for(state="detached")
     tab.context.close()
     assert tab.faults == []
 
@@ -154,14 +154,14 @@ def replicas(console: Console) -> dict[int, list[int]]:
     return {each["partition"]: each["replicas"] for each in look["partitions"]}
 
 
-def test_partitions_are_moved_as_the_plan_said(four: Console) -> None:
-    wanted: dict[str, Any] = {"what": "move", "topic": "orders", "partitions": [0], "nodes": [3, 1]}
-    stale = ended(four, four.change("POST", "/api/cluster/moves", wanted | {"agreed": "another plan"}).body)
+def test_partitions_move_as_planned(four: Console) -> None:
+    expected: dict[str, Any] = {"what": "move", "topic": "orders", "partitions": [0], "nodes": [3, 1]}
+    stale = ended(four, four.change("POST", "/api/cluster/moves", expected | {"agreed": "another plan"}).body)
     assert (stale["state"], "Nothing was moved" in stale["error"]) == ("failed", True)
-    job = move(four, wanted)
+    job = move(four, expected)
     assert (job["state"], job["error"]) == ("done", "")
     until(lambda: replicas(four)[0] == [3, 1])
-    assert four.change("POST", "/api/cluster/moves", wanted | {"nodes": [9], "dry_run": True}).status == 409
+    assert four.change("POST", "/api/cluster/moves", expected | {"nodes": [9], "dry_run": True}).status == 409
     more = move(four, {"what": "factor", "topic": "orders", "factor": 3})
     assert (more["state"], more["result"]["moved"]) == ("done", 4)
     until(lambda: all(len(each) == 3 for each in replicas(four).values()))

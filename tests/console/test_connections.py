@@ -99,7 +99,7 @@ def answering(connection: BrowserConnection, wire: Wire, unsent: int) -> None:
     connection.pause_writing()
 
 
-def test_who_takes_nothing_is_given_up(connect: Connect, hands: Hands) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(connect: Connect, hands: Hands) -> None:
     connection, wire = connect()
     hands.turn(5)
     answering(connection, wire, LARGE)
@@ -110,7 +110,7 @@ def test_who_takes_nothing_is_given_up(connect: Connect, hands: Hands) -> None:
     assert connection not in connection.connections
 
 
-def test_who_takes_slowly_what_was_asked_for_gets_all_of_it(connect: Connect, hands: Hands) -> None:
+def test_a_slow_reader_gets_its_whole_response(connect: Connect, hands: Hands) -> None:
     connection, wire = connect()
     answering(connection, wire, LARGE)
     while wire.unsent > TAKEN_BYTES_MIN:
@@ -138,7 +138,7 @@ def test_a_few_bytes_now_and_then_are_not_enough(connect: Connect, hands: Hands)
     assert wire.is_aborted
 
 
-def test_who_thinks_for_long_is_waited_for(connect: Connect, hands: Hands) -> None:
+def test_a_slow_handler_is_waited_for(connect: Connect, hands: Hands) -> None:
     """A live view in which nothing happens: nothing waits to be taken."""
     connection, wire = connect()
     connection.cycle = SimpleNamespace(response_complete=False, more_body=False)  # type: ignore[assignment]
@@ -146,7 +146,7 @@ def test_who_thinks_for_long_is_waited_for(connect: Connect, hands: Hands) -> No
     assert not wire.is_aborted
 
 
-def test_who_takes_nothing_makes_room_for_others(connect: Connect, hands: Hands) -> None:
+def test_a_stalled_client_makes_room_for_others(connect: Connect, hands: Hands) -> None:
     unread = [connect() for _ in range(CONNECTIONS_MAX)]
     for connection, wire in unread:
         answering(connection, wire, LARGE)
@@ -179,8 +179,8 @@ def test_one_address_locks_out_no_other(connect: Connect, hands: Hands) -> None:
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-@pytest.mark.parametrize("said", [GET, GET * 500], ids=["a live view", "many questions at once"])
-def test_the_place_of_a_reader_that_stopped_is_free_again(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+@pytest.mark.parametrize("message", [GET, GET * 500], ids=["a live view", "many questions at once"])
+def test_the_place_of_a_reader_that_stopped_is_free_again(monkeypatch: pytest.MonkeyPatch, message: bytes) -> None:
     """Over real sockets: it asks, once or many times before it reads anything, and then reads nothing."""
     monkeypatch.setattr(connections, "QUIET_SECONDS", 0.2)
     monkeypatch.setattr(connections, "CHECK_SECONDS", 0.05)
@@ -197,7 +197,7 @@ def test_the_place_of_a_reader_that_stopped_is_free_again(monkeypatch: pytest.Mo
         await send({"type": "http.response.body", "body": bytes(LARGE), "more_body": False})
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await (EventStream(streams, events()) if said == GET else large)(scope, receive, send)
+        await (EventStream(streams, events()) if message == GET else large)(scope, receive, send)
 
     async def play() -> None:
         loop = asyncio.get_running_loop()
@@ -205,7 +205,7 @@ def test_the_place_of_a_reader_that_stopped_is_free_again(monkeypatch: pytest.Mo
         server = await loop.create_server(lambda: BrowserConnection(config, state, {}), "127.0.0.1", 0)
         with socket.create_connection(server.sockets[0].getsockname()) as reader:
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            reader.sendall(said)
+            reader.sendall(message)
             while not state.tasks:
                 await asyncio.sleep(0.01)
             while state.connections or state.tasks or streams.open_count:

@@ -26,7 +26,7 @@ def topic(pond: Pond) -> str:
     return name
 
 
-def test_a_group_shows_its_lag_and_who_is_in_it(console: Console, pond: Pond, topic: str) -> None:
+def test_a_group_shows_its_lag_and_members(console: Console, pond: Pond, topic: str) -> None:
     group = f"readers/of {topic}"
     reader = pond.consumer(group, enable_auto_commit=False)
     reader.subscribe([topic])
@@ -37,7 +37,7 @@ def test_a_group_shows_its_lag_and_who_is_in_it(console: Console, pond: Pond, to
     look = console.first_event(f"/api/live/groups/{quote(group, safe='')}")
     assert [(each["partition"], each["lag"]) for each in look["partitions"]] == [(1, 6), (0, 0)]
     assert look["partitions"][0]["behind_ms"] >= 0
-    assert look["people"][0]["partitions"] == [[topic, 0], [topic, 1]]
+    assert look["member_list"][0]["partitions"] == [[topic, 0], [topic, 1]]
     path = f"/api/groups/{quote(group, safe='')}/history"
     rebalance = until(lambda: console.get(path).body["rebalances"])[0]
     assert rebalance["members"] == 1
@@ -61,12 +61,12 @@ def agreed(steps: list[dict[str, Any]]) -> dict[str, Any]:
 def test_steps_of_very_many_partitions_fit_into_a_request() -> None:
     large = 10**12
     steps = [{"topic": "t" * 249, "partition": each, "before": large, "after": large} for each in range(40_000)]
-    said = agreed(steps)
-    assert len(json.dumps(said)) < BODY_BYTES_MAX
-    assert len(groups._agreed(Body(said))) == 40_000
+    message = agreed(steps)
+    assert len(json.dumps(message)) < BODY_BYTES_MAX
+    assert len(groups._agreed(Body(message))) == 40_000
 
 
-def test_offsets_are_reset_as_the_preview_said_or_not_at_all(console: Console, pond: Pond, topic: str) -> None:
+def test_offsets_are_reset_exactly_as_previewed_or_not_at_all(console: Console, pond: Pond, topic: str) -> None:
     group = f"reset-{topic}"
     reader = pond.consumer(group)
     reader.commit(offsets=[TopicPartition(topic, 0, 3), TopicPartition(topic, 1, 4)], asynchronous=False)
@@ -75,18 +75,18 @@ def test_offsets_are_reset_as_the_preview_said_or_not_at_all(console: Console, p
     def committed() -> list[int]:
         return [each.offset for each in reader.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)])]
 
-    wanted: dict[str, Any] = {"topics": [topic], "to": "shift", "count": 2}
-    preview = console.change("POST", path, wanted).body
+    expected: dict[str, Any] = {"topics": [topic], "to": "shift", "count": 2}
+    preview = console.change("POST", path, expected).body
     assert [(each["before"], each["after"]) for each in preview["steps"]] == [(3, 5), (4, 6)]
     assert not preview["is_done"]
     assert committed() == [3, 4]
     reader.commit(offsets=[TopicPartition(topic, 0, 7)], asynchronous=False)
-    late = console.change("POST", path, wanted | agreed(preview["steps"]))
+    late = console.change("POST", path, expected | agreed(preview["steps"]))
     assert late.status == 409
     assert "changed since" in late.body["error"]
     assert committed() == [7, 4]
-    again = console.change("POST", path, wanted).body
-    assert console.change("POST", path, wanted | agreed(again["steps"])).body["is_done"]
+    again = console.change("POST", path, expected).body
+    assert console.change("POST", path, expected | agreed(again["steps"])).body["is_done"]
     assert committed() == [9, 6]
     # The log goes on while somebody looks: it is the offsets of the preview that they have agreed to.
     ending: dict[str, Any] = {"topics": [topic], "to": "end"}

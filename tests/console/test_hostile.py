@@ -36,8 +36,8 @@ def test_a_value_of_ten_megabytes_is_cut_and_does_no_harm(console: Console, pond
     whole = console.get(f"/api/topics/{topic}/records/0/0").body
     assert len(b64decode(whole["value"]["data"])) == WHOLE.data_bytes
     assert time.monotonic() - began < 20
-    found = list(console.events(f"/api/live/topics/{topic}/search?text=small", "found"))
-    assert [each["offset"] for step in found for each in step["records"]] == [1]
+    matches = list(console.events(f"/api/live/topics/{topic}/search?text=small", "found"))
+    assert [each["offset"] for step in matches for each in step["records"]] == [1]
     # Nor does one who sends as much to the console itself.
     assert console.change("POST", f"/api/topics/{topic}/records", {"value": "x" * 3_000_000}).status == 413
 
@@ -81,14 +81,14 @@ BEGUN = {
 }
 
 
-@pytest.mark.parametrize("said", BEGUN)
-def test_connections_that_say_nothing_make_room_for_others(console: Console, said: str) -> None:
+@pytest.mark.parametrize("message", BEGUN)
+def test_connections_that_say_nothing_make_room_for_others(console: Console, message: str) -> None:
     host, _, port = console.address.partition(":")
     quiet = []
     try:
         for _ in range(CONNECTIONS_MAX + 20):
             quiet.append(socket.create_connection((host, int(port)), 30))
-            quiet[-1].sendall(BEGUN[said])
+            quiet[-1].sendall(BEGUN[message])
         # Those that have a place already are not asked to leave it for nothing: it is the others that are closed.
         assert [console.get("/api/about").status for _ in range(20)] == [200] * 20
         with selectors.DefaultSelector() as selector:
@@ -113,7 +113,7 @@ def _is_closed(connection: object) -> bool:
     return True
 
 
-ASKED = 100
+BODY = 100
 
 
 def test_a_hundred_questions_of_a_foreign_page_are_refused_and_counted(console: Console) -> None:
@@ -129,11 +129,11 @@ def test_a_hundred_questions_of_a_foreign_page_are_refused_and_counted(console: 
     ]
     ours = {"Content-Type": "application/json", "X-Millpond-Console": "1"}
     statuses: Counter[int] = Counter()
-    for number in range(ASKED):
+    for number in range(BODY):
         method, path = (("POST", "/api/topics"), ("GET", "/api/topics"), ("GET", "/api/live/overview"))[number % 3]
         statuses[console.ask(method, path, {"name": "forged"}, ours | foreign[number % 4]).status] += 1
-    assert statuses == {403: ASKED}
-    assert refused() == before + ASKED
+    assert statuses == {403: BODY}
+    assert refused() == before + BODY
     assert "forged" not in console.get("/api/topics?internal=1").data.decode()
 
 

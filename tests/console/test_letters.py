@@ -105,7 +105,7 @@ def test_letters_are_redriven_from_the_topic_in_which_they_were_seen(box: Box) -
     assert seen == box.get()["topic_id"]
     assert box.dry("redrive", {"ids": ["0:0"], "topic_id": seen})["records"] == 1
     other = box.ended(box.ask("redrive", {"ids": ["0:0"], "topic_id": seen[::-1].replace("-", "")}))
-    assert (other["state"], "made anew" in other["error"]) == ("failed", True)
+    assert (other["state"], "recreated" in other["error"]) == ("failed", True)
     assert box.ask("redrive", {"ids": ["0:0"], "topic_id": "x"}).status == 400
 
 
@@ -157,7 +157,7 @@ def test_what_came_after_the_dry_run_is_not_redriven(pond: Pond, topic: str, box
     states = {each["id"]: each["is_redriven"] for each in box.get()["letters"]}
     assert states == {"0:3": False, "0:2": True, "0:1": True, "0:0": True}
     again = box.ended(box.ask("redrive", {"agreed": plan["agreed"]}))
-    assert (again["state"], "redriven meanwhile" in again["error"], again["done"]) == ("failed", True, 0)
+    assert (again["state"], "redriven in the meantime" in again["error"], again["done"]) == ("failed", True, 0)
 
 
 def test_a_redrive_under_way_is_seen_and_another_does_not_take_over(

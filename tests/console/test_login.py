@@ -73,7 +73,7 @@ def test_a_session_is_known_until_it_ends() -> None:
     assert not login.session([other])
 
 
-def test_there_are_only_so_many_sessions() -> None:
+def test_the_number_of_sessions_is_limited() -> None:
     login = Login(PASSWORD, Hours())
     tokens = [login.begin(PASSWORD, HERE) or "" for _ in range(SESSIONS_MAX)]
     first = login.session(tokens[:1])
@@ -105,7 +105,7 @@ def test_tries_are_limited_by_address_and_in_all() -> None:
     assert sum(is_let_try(login, f"address {number}") for number in range(5_000)) < 100
 
 
-def test_who_knows_the_password_is_not_locked_out_by_those_who_do_not() -> None:
+def test_failed_attempts_do_not_lock_out_a_known_browser() -> None:
     login = Login(PASSWORD, Hours())
     # Having logged in often is no reason either.
     tokens = [login.begin(PASSWORD, HERE) for _ in range(2 * TRIES)]
@@ -125,7 +125,7 @@ TOKEN = "t" * TOKEN_SIGNS
 
 
 @pytest.mark.parametrize(
-    ("host", "cookies", "found"),
+    ("host", "cookies", "accepted"),
     [
         ("localhost:8080", [f"millpond-session-8080={TOKEN}"], True),
         ("[::1]:8080", [f"millpond-session-8080={TOKEN}"], True),
@@ -141,9 +141,9 @@ TOKEN = "t" * TOKEN_SIGNS
         ("localhost:8080", [], False),
     ],
 )
-def test_our_cookie_is_found_among_all(host: str, cookies: list[str], found: bool) -> None:
+def test_our_cookie_is_found_among_all(host: str, cookies: list[str], accepted: bool) -> None:
     headers = Headers(raw=[(b"host", host.encode()), *((b"cookie", each.encode("latin-1")) for each in cookies)])
-    assert tokens_of(headers) == ([TOKEN] if found else [])
+    assert tokens_of(headers) == ([TOKEN] if accepted else [])
 
 
 def test_cookies_are_read_in_the_time_that_it_takes_to_read_them() -> None:
@@ -206,7 +206,7 @@ def log_in(console: Console, password: str = PASSWORD) -> Answer:
     return console.change("POST", "/api/login", {"password": password})
 
 
-def test_nothing_is_told_or_changed_without_a_login(guarded: Console) -> None:
+def test_without_a_login_nothing_is_readable_or_changeable(guarded: Console) -> None:
     for path in ("/api/about", "/api/topics", "/api/live/overview", "/api/jobs"):
         assert guarded.get(path).status == 401
     assert guarded.change("POST", "/api/topics", {"name": "forged"}).status == 401
@@ -294,13 +294,13 @@ def test_a_login_needs_what_every_change_needs(guarded: Console) -> None:
 
 
 def test_passwords_are_not_tried_for_ever(guarded: Console) -> None:
-    known = log_in(guarded).headers["set-cookie"].partition(";")[0]
+    remembered = log_in(guarded).headers["set-cookie"].partition(";")[0]
     statuses = [log_in(guarded, f"wrong {number}").status for number in range(TRIES + 2)]
     assert 429 in statuses
     assert set(statuses) <= {401, 429}
     # Not even with the right one, for a while; but for whoever has been here before.
     assert log_in(guarded).status == 429
-    headers = {"Content-Type": "application/json", "X-Millpond-Console": "1", "Cookie": known}
+    headers = {"Content-Type": "application/json", "X-Millpond-Console": "1", "Cookie": remembered}
     assert guarded.ask("POST", "/api/login", {"password": PASSWORD}, headers).status == 200
 
 

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from millpond.admin.errors import Refused
-from millpond.admin.placement import Held, Load
+from millpond.admin.placement import PartitionPlacement, Placement
 from millpond.base.ids import TopicPartition
 from millpond.console import move_plans
 from millpond.console.move_plans import KEPT_MAX, MoveOrder, MovePlan, MovePlans, make_plan
@@ -26,18 +26,18 @@ class Written:
         self.replicas = {index: (1 + index % 2,) for index in range(8)}
 
     @property
-    def load(self) -> Load:
+    def placement(self) -> Placement:
         held = {
-            TopicPartition("a", index): Held(nodes, nodes, nodes[0], self.sizes[index])
+            TopicPartition("a", index): PartitionPlacement(nodes, nodes, nodes[0], self.sizes[index])
             for index, nodes in self.replicas.items()
         }
-        return Load(dict.fromkeys((1, 2, 3), ""), held)
+        return Placement(dict.fromkeys((1, 2, 3), ""), held)
 
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Written:
     cluster = Written()
-    monkeypatch.setattr(move_plans, "look", lambda _: cluster.load)
+    monkeypatch.setattr(move_plans, "read_placement", lambda _: cluster.placement)
     return cluster
 
 
@@ -74,7 +74,7 @@ def test_a_plan_that_does_not_fit_any_more_moves_nothing(written: Written) -> No
     plans = MovePlans()
     plan = shown(plans)
     written.replicas[plan.moves[0].partition.partition] = (3,)
-    with pytest.raises(Refused, match="for 1 partition: look at it again"):
+    with pytest.raises(Refused, match="for 1 partition: review it again"):
         plans.agreed(CLUSTER, BALANCE, plan.mark)
 
 
@@ -85,8 +85,8 @@ def test_a_plan_that_is_not_known_any_more_runs_if_it_would_be_the_same(written:
         plans.keep(MoveOrder("drain", nodes=(number,)), plan)
     assert plans.agreed(CLUSTER, BALANCE, plan.mark).moves == plan.moves
     # It was shown for something else.
-    with pytest.raises(Refused, match="another one by now"):
+    with pytest.raises(Refused, match="has changed"):
         plans.agreed(CLUSTER, BALANCE, "another mark")
     written.replicas[7] = (3,)
-    with pytest.raises(Refused, match="another one by now"):
+    with pytest.raises(Refused, match="has changed"):
         plans.agreed(CLUSTER, BALANCE, plan.mark)

@@ -74,21 +74,21 @@ def test_every_page_has_its_title_and_its_address_and_fits_a_phone(tab: Tab) -> 
         page.set_viewport_size(wide)
 
 
-def test_nothing_is_in_the_way_of_anybody(browser: Any, console: Console, pytestconfig: pytest.Config) -> None:
+def test_pages_have_no_accessibility_faults(browser: Any, console: Console, pytestconfig: pytest.Config) -> None:
     axe = axe_source(pytestconfig.cache.mkdir("axe"))  # type: ignore[union-attr]
     # Its own script is none of ours, so the policy that keeps out all others is off here.
     tab = Tab(browser, console, color_scheme="light", bypass_csp=True)
-    found = []
+    elements = []
     for path in PAGES:
         page = tab.open(path)
         page.locator(READY).first.wait_for()
-        found += [f"{path}: {each}" for each in barriers(page, axe)]
+        elements += [f"{path}: {each}" for each in barriers(page, axe)]
         # In the dark a page has other colours and nothing else.
         page.emulate_media(color_scheme="dark")
-        found += [f"{path}, dark: {each}" for each in barriers(page, axe, "color-contrast")]
+        elements += [f"{path}, dark: {each}" for each in barriers(page, axe, "color-contrast")]
         page.emulate_media(color_scheme="light")
     tab.context.close()
-    assert not found, "\n".join(found)
+    assert not elements, "\n".join(elements)
 
 
 def test_a_page_that_is_opened_on_a_phone_fits_it(phone: Tab) -> None:
@@ -151,7 +151,7 @@ def test_a_page_that_does_not_come_says_so(browser: Any, console: Console) -> No
     page = tab.open("/topics")
     assert not page.locator(".late").is_visible()
     page.evaluate("document.getAnimations().forEach((each) => each.finish())")
-    assert page.get_by_text("This page does not come.").is_visible()
+    assert page.get_by_text("This page cannot be loaded.").is_visible()
     page.unroute_all()
     page.get_by_role("link", name="Reload").click()
     page.locator("td", has_text="orders").first.wait_for()
@@ -218,7 +218,7 @@ def test_a_page_comes_in_a_browser_that_keeps_nothing(browser: Any, console: Con
     assert tab.faults == []
 
 
-def test_what_is_opened_where_nobody_looks_comes_when_somebody_does(browser: Any, console: Console) -> None:
+def test_a_background_page_loads_once_it_is_visible(browser: Any, console: Console) -> None:
     tab = Tab(browser, console)
     tab.page.add_init_script("Object.defineProperty(document, 'hidden', { get: () => !window.isLookedAt })")
     page = tab.open("/hot/orders")
@@ -274,7 +274,7 @@ def test_a_topic_is_made_with_the_keyboard_alone(tab: Tab) -> None:
 @pytest.mark.smoke
 def test_a_record_is_produced_and_seen_live(tab: Tab) -> None:
     page = tab.open("/topics/orders/records?live=1")
-    page.get_by_text("Waiting for what comes").wait_for()
+    page.get_by_text("Waiting for new records").wait_for()
     page.get_by_role("button", name="Produce one").click()
     page.get_by_label("Key", exact=True).fill("live-one")
     page.get_by_label("Value", exact=True).fill('{"live": true}')
@@ -330,7 +330,7 @@ def test_offsets_are_reset_after_a_preview(browser: Any, console: Console, pond:
     page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Reset 3 partitions").click()
     page.locator("dialog").wait_for(state="detached")
-    page.locator(".note", has_text="goes on from there").wait_for()
+    page.locator(".note", has_text="continues from there").wait_for()
     tab.context.close()
     # A browser says in its console what was refused; nothing else went wrong.
     assert [each for each in tab.faults if "409" not in each] == []
@@ -344,7 +344,7 @@ def test_offsets_are_reset_after_a_preview(browser: Any, console: Console, pond:
         ("/groups/billing", "Reset offsets", "Preview", "to"),
     ],
 )
-def test_nobody_changes_the_question_while_its_result_is_awaited(
+def test_the_form_is_locked_while_a_result_is_pending(
     tab: Tab, path: str, opens: str, action: str, field: str
 ) -> None:
     """What a dry run has counted would be agreed to under another choice."""
@@ -373,7 +373,7 @@ AGAIN = """() => new Promise((done) => {
 
 
 @pytest.mark.parametrize(("opens", "then"), [("Purge", "Delete 1 letter"), ("Redrive all", "Redrive 1 letter")])
-def test_a_double_click_does_nothing_that_nobody_has_seen(tab: Tab, pond: Pond, opens: str, then: str) -> None:
+def test_a_double_click_does_not_confirm_unseen_changes(tab: Tab, pond: Pond, opens: str, then: str) -> None:
     topic = pond.new_topic(1)
     letters = pond.create_topic(f"{topic}.dlq")
     pond.produce(letters, "1", headers=CAUSE | {dead_letters.TOPIC: topic.encode()})
@@ -423,7 +423,7 @@ def test_a_letter_is_read_by_the_schema_of_where_it_came_from(tab: Tab, pond: Po
     page = tab.open(f"/letters/{letters}")
     page.get_by_role("button", name="Letter 0:0").click()
     page.get_by_text("Key or value differ from the letter.").wait_for()
-    values = page.get_by_role("group", name="How to read the value")
+    values = page.get_by_role("group", name="Format of the value")
     values.first.get_by_role("button", name="Avro").click()
     page.get_by_label("Schema", exact=True).fill(
         '{"type": "record", "name": "a", "fields": [{"name": "x", "type": "string"}]}'
@@ -435,7 +435,7 @@ def test_a_letter_is_read_by_the_schema_of_where_it_came_from(tab: Tab, pond: Po
     page.locator("pre.data", has_text='"x": "Ann"').wait_for()
 
 
-def test_letters_of_a_topic_that_was_made_anew_are_not_those_that_were_picked(tab: Tab, pond: Pond) -> None:
+def test_picked_letters_of_a_recreated_topic_are_refused(tab: Tab, pond: Pond) -> None:
     topic = pond.new_topic(1)
     letters = pond.create_topic(f"{topic}.dlq")
     headers = CAUSE | {dead_letters.TOPIC: topic.encode()}
@@ -447,10 +447,10 @@ def test_letters_of_a_topic_that_was_made_anew_are_not_those_that_were_picked(ta
     pond.produce(letters, ("never seen", "v"), headers=headers)
     page.get_by_role("button", name="Redrive 1 …").click()
     page.get_by_role("button", name="Dry run").click()
-    page.locator("dialog .fault", has_text="anew").wait_for()
+    page.locator("dialog .fault", has_text="recreated").wait_for()
 
 
-def test_whoever_has_left_a_redrive_stays_where_he_is(tab: Tab, pond: Pond) -> None:
+def test_leaving_a_redrive_does_not_navigate_back(tab: Tab, pond: Pond) -> None:
     topic = pond.new_topic(1)
     letters = pond.create_topic(f"{topic}.dlq")
     pond.produce(letters, "1", "2", headers=CAUSE | {dead_letters.TOPIC: topic.encode()})
@@ -460,7 +460,7 @@ def test_whoever_has_left_a_redrive_stays_where_he_is(tab: Tab, pond: Pond) -> N
     page.get_by_role("button", name="Dry run").click()
     page.get_by_role("button", name="Redrive 2 letters").click()
     page.get_by_text("of 2 sent").wait_for()
-    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("link", name="Groups", exact=True).click()
     page.locator("h1", has_text="Groups").wait_for()
     page.locator(".note", has_text="Redrove 2 letters").wait_for()
@@ -468,7 +468,7 @@ def test_whoever_has_left_a_redrive_stays_where_he_is(tab: Tab, pond: Pond) -> N
     assert page.locator("h1").text_content() == "Groups"
 
 
-def test_what_nobody_has_changed_of_a_letter_stays_byte_for_byte(tab: Tab, pond: Pond) -> None:
+def test_unedited_parts_of_a_letter_stay_byte_for_byte(tab: Tab, pond: Pond) -> None:
     """Fields of a browser take away line breaks and change them; neither may come to be part of a record."""
     topic = pond.new_topic(1)
     letters = pond.create_topic(f"{topic}.dlq")
@@ -485,7 +485,7 @@ def test_what_nobody_has_changed_of_a_letter_stays_byte_for_byte(tab: Tab, pond:
         page.get_by_role("button", name="Edit and redrive").click()
         shown = {name: page.get_by_label(name, exact=True).input_value() for name in ("Key", "Value")}
         page.get_by_role("button", name="Go on").click()
-        page.get_by_text("Nothing is changed.").wait_for()
+        page.get_by_text("Nothing was changed.").wait_for()
         for name, text in fields.items():
             page.get_by_label(name, exact=True).fill(text)
         page.get_by_role("button", name="Go on").click()
@@ -522,7 +522,7 @@ def test_what_is_typed_where_there_was_null_is_sent(tab: Tab, pond: Pond) -> Non
     assert pond.consume(topic, 3)[-1].value == b"typed"
 
 
-def test_nobody_is_told_that_nothing_is_there_when_time_was_up(tab: Tab) -> None:
+def test_a_timeout_is_not_shown_as_empty(tab: Tab) -> None:
     bounds = [{"partition": 0, "start": 0, "end": 9, "shown": [9, 9]}]
     records = {"records": [], "partitions": bounds, "leaderless": [], "is_whole": False}
     letters = {"topic_id": "", "letters": [], "leaderless": [], "looked": 5, "total": 9, "is_whole": False}
@@ -530,15 +530,15 @@ def test_nobody_is_told_that_nothing_is_there_when_time_was_up(tab: Tab) -> None
     tab.page.route(re.compile(r"/api/letters/orders\.dlq\?"), lambda route: route.fulfill(json=letters))
     for path in ("/topics/orders/records", "/letters/orders.dlq", "/letters/orders.dlq?key=k"):
         page = tab.open(path)
-        page.locator(".empty", has_text="in the time that there is").wait_for()
-        page.get_by_text("time was up").first.wait_for()
+        page.locator(".empty", has_text="in the time limit").wait_for()
+        page.get_by_text("the time limit was reached").first.wait_for()
     page = tab.open("/topics/orders/records")
     # Though no record came, there is a way on.
     page.get_by_role("button", name="Older").click()
     until(lambda: page.evaluate("location.search") == "?before=0%3A9")
 
 
-def test_nobody_is_told_that_nothing_is_there_when_a_transaction_holds_it_back(tab: Tab, pond: Pond) -> None:
+def test_letters_held_back_by_a_transaction_are_not_shown_as_empty(tab: Tab, pond: Pond) -> None:
     letters = pond.create_topic(f"{pond.new_topic(1)}.dlq")
     page = tab.open(f"/letters/{letters}")
     page.get_by_text("This topic is empty.").wait_for()
@@ -583,7 +583,7 @@ def test_what_is_shown_of_data_is_what_it_is(tab: Tab) -> None:
     assert page.evaluate(indent, "[" * 5000 + "]" * 5000) is None
 
 
-def test_avro_is_read_with_a_schema_that_somebody_gives(tab: Tab, pond: Pond) -> None:
+def test_avro_is_decoded_with_a_given_schema(tab: Tab, pond: Pond) -> None:
     topic = pond.new_topic(1)
     # Schema 7 of a registry, then {"name": "Ann", "ages": [3, -2]}.
     pond.produce(topic, ("k", b"\x00\x00\x00\x00\x07\x06Ann\x04\x06\x03\x00"))
@@ -674,7 +674,7 @@ def test_pipelines_are_shown_as_their_runs_write_them(browser: Any, pond: Pond, 
     assert tab.faults == []
 
 
-def test_who_has_not_logged_in_is_asked_to(browser: Any, pond: Pond, tmp_path: Path) -> None:
+def test_without_a_session_the_login_form_is_shown(browser: Any, pond: Pond, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("open sesame\n")
     console = Console(pond.bootstrap, "--password-file", str(secret))
@@ -683,7 +683,7 @@ def test_who_has_not_logged_in_is_asked_to(browser: Any, pond: Pond, tmp_path: P
         page = tab.open("/topics")
         page.get_by_label("Password").fill("wrong password")
         page.keyboard.press("Enter")
-        page.get_by_text("That is not the password.").wait_for()
+        page.get_by_text("Wrong password.").wait_for()
         page.get_by_label("Password").fill("open sesame")
         page.keyboard.press("Enter")
         page.locator("td", has_text="orders").first.wait_for()
@@ -696,7 +696,7 @@ def test_who_has_not_logged_in_is_asked_to(browser: Any, pond: Pond, tmp_path: P
     assert [each for each in tab.faults if "401" not in each] == []
 
 
-def test_a_lost_connection_is_said_and_comes_back(browser: Any, pond: Pond) -> None:
+def test_a_lost_connection_is_shown_and_recovers(browser: Any, pond: Pond) -> None:
     console = Console(pond.bootstrap)
     tab = Tab(browser, console)
     page = tab.open("/cluster")

@@ -18,7 +18,7 @@ def data(shown: dict[str, Any]) -> bytes:
     return b64decode(shown["data"])
 
 
-def test_a_page_begins_where_it_is_asked_to(console: Console, pond: Pond) -> None:
+def test_a_page_begins_at_the_given_point(console: Console, pond: Pond) -> None:
     topic = pond.new_topic(1)
     pond.produce(topic, *(str(number) for number in range(120)))
 

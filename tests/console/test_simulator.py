@@ -15,15 +15,15 @@ from support.console import Answer, Console
 SHORT = recording_of((CreateTopic(partitions=1), 300, Produce(count=3, value="tea "), 200))
 
 
-def look(console: Console, **asked: Any) -> Answer:
-    return console.get(f"/api/simulator/look?{urlencode({'session': 'test', **asked})}")
+def look(console: Console, **query: Any) -> Answer:
+    return console.get(f"/api/simulator/look?{urlencode({'session': 'test', **query})}")
 
 
 def test_the_catalogue_has_every_lesson(console: Console) -> None:
-    told = console.get("/api/simulator").body
-    names = [lesson["name"] for theme in told["themes"] for lesson in theme["lessons"]]
+    response = console.get("/api/simulator").body
+    names = [lesson["name"] for theme in response["themes"] for lesson in theme["lessons"]]
     assert names == list(LESSONS)
-    assert all(decode(lesson["link"]) for theme in told["themes"] for lesson in theme["lessons"])
+    assert all(decode(lesson["link"]) for theme in response["themes"] for lesson in theme["lessons"])
 
 
 def test_a_link_is_played_and_goes_on_and_back(console: Console) -> None:
@@ -54,15 +54,15 @@ def test_a_message_is_looked_into(console: Console) -> None:
     link = encode(SHORT)
     flights = look(console, tape=link, since=300).body["flights"]
     number = next(each["number"] for each in flights if each["api"] == "Produce")
-    asked = urlencode({"tape": link, "at": 500, "number": number, "session": "test"})
-    found = console.get(f"/api/simulator/flight?{asked}").body
-    assert found["batches"][0]["records"][0]["value"] == "tea 1"
-    refused = console.get(f"/api/simulator/flight?{asked.replace(f'number={number}', 'number=999999')}")
+    query = urlencode({"tape": link, "at": 500, "number": number, "session": "test"})
+    flight = console.get(f"/api/simulator/flight?{query}").body
+    assert flight["batches"][0]["records"][0]["value"] == "tea 1"
+    refused = console.get(f"/api/simulator/flight?{query.replace(f'number={number}', 'number=999999')}")
     assert refused.status == 400
 
 
 def test_hostile_questions_are_refused_with_a_sentence(console: Console) -> None:
-    for asked in (
+    for query in (
         {"tape": "nonsense"},
         {"tape": "1.AAAA"},
         {"tape": "1." + "A" * 7_000},
@@ -74,9 +74,9 @@ def test_hostile_questions_are_refused_with_a_sentence(console: Console) -> None
         {"tape": encode(SHORT), "add": '["produce", {"count": 1000000}]'},
         {"tape": "campaign.nonsense.1"},
     ):
-        refused = look(console, **asked)
-        assert refused.status in (400, 414), asked
-        assert refused.body["error"].endswith((".", "?")), asked
+        refused = look(console, **query)
+        assert refused.status in (400, 414), query
+        assert refused.body["error"].endswith((".", "?")), query
     assert look(console, tape=encode(SHORT)).status == 200
 
 

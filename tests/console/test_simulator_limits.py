@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
 from millpond.console import simulator, simulator_process
-from millpond.console.desk import Busy
+from millpond.console.cluster_pool import Busy
 from millpond.console.guard import Guard, Rules
 from millpond.console.login import Login
 from millpond.console.shapes import BadRequest
@@ -39,7 +39,7 @@ GREEDY = (
 import os, sys
 from millpond.console import simulator_process
 
-real = simulator_process.Bench.answer
+real = simulator_process.SimulatorSession.answer
 
 def answer(self, question):
     match question["ask"]:
@@ -58,7 +58,7 @@ def answer(self, question):
             os._exit(3)
     return real(self, question)
 
-simulator_process.Bench.answer = answer
+simulator_process.SimulatorSession.answer = answer
 sys.exit(simulator_process.main())
 """,
 )
@@ -90,15 +90,15 @@ async def refusal(simulators: Simulators, what: str, seconds: float = 30.0) -> s
 
 
 @pytest.mark.parametrize(
-    ("what", "seconds", "said"),
+    ("what", "seconds", "error"),
     [
-        ("memory", 30.0, "takes more memory than it may"),
+        ("memory", 30.0, "needs too much memory"),
         ("time", 1.0, "took more than 1 s"),
-        ("words", 30.0, "has ended over this"),
-        ("death", 30.0, "has ended over this"),
+        ("words", 30.0, "failed on this run"),
+        ("death", 30.0, "failed on this run"),
     ],
 )
-def test_a_run_that_goes_too_far_ends_and_the_next_one_is_fine(what: str, seconds: float, said: str) -> None:
+def test_a_run_that_goes_too_far_ends_and_the_next_one_is_fine(what: str, seconds: float, error: str) -> None:
     async def play() -> tuple[str, int, int]:
         simulators = Simulators(GREEDY)
         try:
@@ -109,12 +109,12 @@ def test_a_run_that_goes_too_far_ends_and_the_next_one_is_fine(what: str, second
             simulators.close()
 
     sentence, first, second = run(play())
-    assert said in sentence
+    assert error in sentence
     assert first != second
     until(lambda: is_gone(first) and is_gone(second))
 
 
-def test_so_many_run_at_once_and_whoever_comes_then_is_told_so() -> None:
+def test_requests_beyond_the_limit_are_refused_as_busy() -> None:
     async def play() -> tuple[list[int], int]:
         simulators = Simulators(GREEDY)
         try:
@@ -145,7 +145,7 @@ def test_so_many_run_at_once_and_whoever_comes_then_is_told_so() -> None:
     until(lambda: all(map(is_gone, (*pids, last))))
 
 
-def test_a_process_that_nobody_asks_ends() -> None:
+def test_an_idle_process_is_ended() -> None:
     async def play() -> int:
         simulators = Simulators(GREEDY, idle_seconds=0.1)
         try:
@@ -189,11 +189,11 @@ def test_the_real_program_is_held_to_the_same(monkeypatch: pytest.MonkeyPatch) -
         "add": None,
     }
     with pytest.raises(TooMuch):
-        simulator_process.Bench().answer(question)
+        simulator_process.SimulatorSession().answer(question)
 
 
 @pytest.mark.parametrize("has_login", [False, True])
-def test_nobody_waits_so_the_run_ends(monkeypatch: pytest.MonkeyPatch, has_login: bool) -> None:
+def test_an_abandoned_run_ends(monkeypatch: pytest.MonkeyPatch, has_login: bool) -> None:
     """Somebody asks and closes the page: the process that was busy for it is free. Behind the guard, too."""
     login = Login("a long password") if has_login else None
     token = login.begin("a long password", "127.0.0.1") if login else None
@@ -213,7 +213,7 @@ def test_nobody_waits_so_the_run_ends(monkeypatch: pytest.MonkeyPatch, has_login
 
     async def play() -> tuple[int, int]:
         simulators = Simulators(GREEDY)
-        monkeypatch.setattr(simulator, "room_of", lambda _: type("Room", (), {"simulators": simulators}))
+        monkeypatch.setattr(simulator, "context_of", lambda _: type("Room", (), {"simulators": simulators}))
         messages = iter([{"type": "http.request"}])
 
         async def receive() -> Message:

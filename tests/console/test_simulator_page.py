@@ -24,7 +24,7 @@ SHORT = recording_of((CreateTopic(partitions=1), 300, Produce(count=3, value="te
 
 def test_a_lesson_asks_and_then_plays_its_answer(tab: Tab) -> None:
     page = tab.open("/simulator?lesson=keys")
-    page.get_by_text("it stops for a question").wait_for()
+    page.get_by_text("it stops at a question").wait_for()
     page.locator(".sim-node").nth(2).wait_for()
     page.get_by_label("Speed").select_option("4000")
     page.get_by_role("button", name="Play", exact=True).click()
@@ -41,7 +41,7 @@ def test_a_lesson_asks_and_then_plays_its_answer(tab: Tab) -> None:
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_lesson_plays_to_its_end(tab: Tab, name: str) -> None:
     page = tab.open(f"/simulator?lesson={name}")
-    page.get_by_text("it stops for a question").wait_for()
+    page.get_by_text("it stops at a question").wait_for()
     page.get_by_label("Speed").select_option("4000")
     page.get_by_role("button", name="Play", exact=True).click()
     page.get_by_role("button", name="Play the answer").click(timeout=60_000)
@@ -82,15 +82,15 @@ def test_a_bad_link_says_what_is_wrong(tab: Tab) -> None:
     tab.faults = [each for each in tab.faults if "400" not in each]
 
 
-def test_a_seed_of_a_campaign_is_told_and_a_lesson_after_it(tab: Tab) -> None:
+def test_a_campaign_seed_is_shown_and_a_lesson_after_it(tab: Tab) -> None:
     page = tab.open("/simulator?tape=campaign.records.3")
-    page.get_by_text("A seed of a campaign: campaign.records.3").wait_for()
-    page.get_by_text("Nothing was found in it.").wait_for()
+    page.get_by_text("Campaign seed campaign.records.3").wait_for()
+    page.get_by_text("No violation was found.").wait_for()
     page.locator(".sim-story li").nth(10).wait_for()
     assert page.get_by_role("button", name="Do it").count() == 0
     assert unnamed(page) == []
     page.get_by_label("Lesson").select_option("keys")
-    page.get_by_text("it stops for a question").wait_for()
+    page.get_by_text("it stops at a question").wait_for()
     page.locator(".sim-node").nth(2).wait_for()
     page.get_by_role("button", name="+1 s").click()
     page.locator(".sim-story li.you", has_text="topic orders").wait_for()
@@ -124,7 +124,7 @@ def test_a_seed_that_fails_opens_by_what_its_campaign_prints(
     tab = Tab(browser, console)
     try:
         page = tab.open(path)
-        page.get_by_text("A seed of a campaign: campaign.quorum.17").wait_for()
+        page.get_by_text("Campaign seed campaign.quorum.17").wait_for()
         page.locator(".fault", has_text="two leaders of one epoch").wait_for()
         assert page.locator(".sim-story li").count() > 20
         page.locator(".sim-story li", has_text="--- ").first.wait_for()

@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from millpond.admin import skew
 from millpond.admin.library import PlainLibrary
 from millpond.admin.plan import Demand, Machine, make_plan
-from millpond.console.desk import Desk
+from millpond.console.cluster_pool import ClusterPool
+from millpond.console.context import KEY_SEARCHES_MAX, ConsoleContext
 from millpond.console.pipelines import look_at_pipelines
-from millpond.console.room import KEY_LOOKS_MAX, Room
 from millpond.console.skew import looks_for_keys
 from millpond.remote.cluster import Cluster
 from millpond.spark.pipelines.progress import JobFigures, Snapshot
@@ -40,10 +40,10 @@ def test_a_plan_is_that_of_the_command_line(console: Console) -> None:
 
 
 def test_a_plan_can_begin_with_what_the_cluster_does(console: Console) -> None:
-    found = console.get("/api/plan/workload").body
-    assert found["replicas"] == 1
-    assert found["record_bytes"] > 10
-    assert found["records_per_second"] >= 0
+    matches = console.get("/api/plan/workload").body
+    assert matches["replicas"] == 1
+    assert matches["record_bytes"] > 10
+    assert matches["records_per_second"] >= 0
 
 
 def test_a_trace_is_measured_and_can_be_stopped(console: Console, pond: Pond) -> None:
@@ -91,24 +91,24 @@ def test_a_hot_key_is_found_in_what_came(console: Console, pond: Pond) -> None:
     assert "no topic" in console.first_event("/api/live/skew/nowhere", "failure")["error"]
 
 
-def test_only_so_many_looks_hold_keys_at_a_time(pond: Pond) -> None:
+def test_concurrent_key_searches_are_limited(pond: Pond) -> None:
     topic = pond.new_topic(2)
     pond.produce(topic, *((f"key-{number}", "x") for number in range(50)))
 
     async def play() -> None:
-        desk = Desk({"bootstrap.servers": pond.bootstrap})
-        room = Room(pond.bootstrap, desk, PlainLibrary(pond.bootstrap, {}), Path())
-        under_way = [looks_for_keys(room, topic, None, 100) for _ in range(KEY_LOOKS_MAX)]
+        pool = ClusterPool({"bootstrap.servers": pond.bootstrap})
+        context = ConsoleContext(pond.bootstrap, pool, PlainLibrary(pond.bootstrap, {}), Path())
+        under_way = [looks_for_keys(context, topic, None, 100) for _ in range(KEY_SEARCHES_MAX)]
         for each in under_way:
             assert (await anext(each)).name == "progress"
-        (refused,) = [event async for event in looks_for_keys(room, topic, None, 100)]
+        (refused,) = [event async for event in looks_for_keys(context, topic, None, 100)]
         assert refused.name == "failure"
-        assert "look again when one of them is done" in refused.data["error"]
+        assert "try again when one is done" in refused.data["error"]
         # Somebody leaves in the middle, and another one stays to the end: both make room.
         await under_way[0].aclose()
         assert [event.name async for event in under_way[1]] == ["report"]
-        assert [event.name async for event in looks_for_keys(room, topic, None, 100)] == ["progress", "report"]
-        desk.close()
+        assert [event.name async for event in looks_for_keys(context, topic, None, 100)] == ["progress", "report"]
+        pool.close()
 
     asyncio.run(play())
 
@@ -118,8 +118,8 @@ def test_a_look_that_is_cut_short_by_its_keys_is_an_estimate(pond: Pond, monkeyp
     topic = pond.new_topic(2)
     pond.produce(topic, *((f"key-{number}", "x") for number in range(100)))
     with Cluster({"bootstrap.servers": pond.bootstrap}) as cluster:
-        look = skew.SkewLook(cluster, topic, None, 100)
-        look.go_on(20)
+        look = skew.SkewAnalysis(cluster, topic, None, 100)
+        look.run_for(20)
         facts = look.facts()
     assert (look.is_done, facts.is_estimate, facts.records_read) == (True, True, 20)
 
@@ -134,11 +134,11 @@ def test_the_ends_of_transactions_are_no_records(pond: Pond) -> None:
             producer.produce(topic, b"x", f"{number}-{each}")
         producer.commit_transaction(20)
     with Cluster({"bootstrap.servers": pond.bootstrap}) as cluster:
-        look = skew.SkewLook(cluster, topic, None, 1000)
-        look.go_on(20)
+        look = skew.SkewAnalysis(cluster, topic, None, 1000)
+        look.run_for(20)
         facts = look.facts()
-        sample = skew.SkewLook(cluster, topic, None, 18)
-        sample.go_on(20)
+        sample = skew.SkewAnalysis(cluster, topic, None, 18)
+        sample.run_for(20)
     assert (facts.records, facts.records_read, facts.is_estimate) == (32, 32, False)
     assert sample.facts().records == 32
     assert sample.facts().is_estimate

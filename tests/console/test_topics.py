@@ -36,7 +36,7 @@ def test_the_list_pages_and_filters(console: Console, pond: Pond) -> None:
     assert orders["size_bytes"] > 0
 
 
-def test_a_topic_shows_its_partitions_and_who_reads_them(console: Console, pond: Pond) -> None:
+def test_a_topic_shows_its_partitions_and_groups(console: Console, pond: Pond) -> None:
     from confluent_kafka import TopicPartition
 
     reader = pond.consumer("billing")
@@ -58,7 +58,7 @@ def test_a_topic_says_how_far_back_it_reaches(console: Console, pond: Pond) -> N
     assert [(each["end"], each["log_end"]) for each in look["partitions"]] == [(0, 0), (1, 1)]
 
 
-def test_a_topic_that_is_not_there_is_said_in_a_sentence(console: Console) -> None:
+def test_a_missing_topic_is_a_sentence(console: Console) -> None:
     failure = console.first_event("/api/live/topics/order", "failure")
     assert "orders" in failure["error"]
     assert console.get("/api/topics/order/settings").status == 409
@@ -73,8 +73,8 @@ def test_a_topic_is_made_changed_and_deleted(console: Console) -> None:
     assert console.change("POST", "/api/topics", {"name": "made"}).status == 409
 
     def setting(name: str) -> dict[str, object]:
-        (found,) = (each for each in console.get("/api/topics/made/settings").body if each["name"] == name)
-        return dict(found)
+        (matches,) = (each for each in console.get("/api/topics/made/settings").body if each["name"] == name)
+        return dict(matches)
 
     assert setting("retention.ms")["value"] == "1000"
     assert setting("retention.ms")["is_own"] is True
@@ -84,10 +84,10 @@ def test_a_topic_is_made_changed_and_deleted(console: Console) -> None:
     wrong = console.change("PATCH", "/api/topics/made", {"set": {"retention.ms": "soon"}})
     assert wrong.status == 409
     assert "retention.ms" in wrong.body["error"]
-    asked = {"set": {"retention.ms": "soon"}, "dry_run": True}
-    assert console.change("PATCH", "/api/topics/made", asked).status == 409
-    asked = {"set": {"retention.ms": "3000"}, "dry_run": True}
-    assert console.change("PATCH", "/api/topics/made", asked).status == 200
+    requests = {"set": {"retention.ms": "soon"}, "dry_run": True}
+    assert console.change("PATCH", "/api/topics/made", requests).status == 409
+    requests = {"set": {"retention.ms": "3000"}, "dry_run": True}
+    assert console.change("PATCH", "/api/topics/made", requests).status == 200
     assert setting("retention.ms")["value"] == "2000"
     assert console.change("PATCH", "/api/topics/made", {"unset": ["retention.ms"]}).status == 200
     assert setting("retention.ms")["is_own"] is False
@@ -106,7 +106,7 @@ def test_a_request_that_makes_no_sense_is_refused(console: Console, body: object
     assert console.change("POST", "/api/topics", body).status == 400
 
 
-def test_a_cluster_that_is_away_is_said() -> None:
+def test_an_unreachable_cluster_is_reported() -> None:
     console = Console("127.0.0.1:1")
     try:
         refused = console.get("/api/topics")

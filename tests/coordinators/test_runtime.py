@@ -45,12 +45,12 @@ class Plain:
     def replay(self, offset: int, key: bytes, value: bytes | None) -> None:
         self.told.append(("plain", offset, key, value))
 
-    def at(self, now_ms: int, wall_ms: int) -> None: ...
+    def set_time(self, now_ms: int, wall_ms: int) -> None: ...
 
     def step(self, request: Request, now_ms: int) -> Effects:
         raise NotImplementedError
 
-    def on_time(self, now_ms: int) -> Effects:
+    def on_timer(self, now_ms: int) -> Effects:
         raise NotImplementedError
 
     def next_deadline_ms(self) -> int | None:

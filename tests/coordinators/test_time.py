@@ -1,6 +1,6 @@
 """Clocks that are wrong: what is kept for a time is never forgotten before that time has passed.
 
-A node of its own: a log with stamps of its wall clock, a monotonic clock that begins anew with every start, and the
+A node of its own: a log with stamps of its wall clock, a monotonic clock that restarts with every start, and the
 true time, which nobody but the test knows.
 """
 
@@ -70,7 +70,7 @@ class Node:
 
     def step(self, decide: Callable[[int], Effects]) -> Effects:
         now_ms = self.time.now_ms(self.true_ms - self.started_ms)
-        self.shard.at(now_ms, self.wall_ms)
+        self.shard.set_time(now_ms, self.wall_ms)
         effects = decide(now_ms)
         if effects.records:
             records = [Record(self.offset + index, self.wall_ms, *each) for index, each in enumerate(effects.records)]
@@ -92,7 +92,7 @@ class Node:
             if deadline_ms is None or self.true_ms + deadline_ms - now_ms > end_ms:
                 break
             self.true_ms += max(deadline_ms - now_ms, 0)
-            self.step(self.shard.on_time)
+            self.step(self.shard.on_timer)
         self.true_ms = end_ms
 
 

@@ -39,13 +39,13 @@ EXPOSURE_MAX = 20
 def dockerfile() -> dict[str, list[str]]:
     """The last stage, each instruction with its arguments; those in JSON as a list of words."""
     text = re.sub(r"^#.*\n", "", (DEPLOY / "Dockerfile").read_text(), flags=re.MULTILINE).replace("\\\n", " ")
-    found: dict[str, list[str]] = {}
+    matches: dict[str, list[str]] = {}
     for line in text.rpartition("\nFROM ")[2].splitlines()[1:]:
         name, _, rest = line.partition(" ")
         if name == "HEALTHCHECK":
             rest = rest.partition("CMD ")[2]
-        found[name] = json.loads(rest) if rest.startswith("[") else rest.split()
-    return found
+        matches[name] = json.loads(rest) if rest.startswith("[") else rest.split()
+    return matches
 
 
 def compose(path: str) -> dict[str, Any]:
@@ -76,14 +76,14 @@ def play(script: str, folder: Path) -> None:
         start_new_session=True,
     )
     try:
-        told, _ = process.communicate(timeout=SECONDS_MAX)
+        result, _ = process.communicate(timeout=SECONDS_MAX)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        told, _ = process.communicate()
-    assert process.returncode == 0, told
+        result, _ = process.communicate()
+    assert process.returncode == 0, result
 
 
-def test_the_image_is_run_by_nobody_special_and_ends_in_order() -> None:
+def test_the_image_runs_as_an_ordinary_user_and_stops_cleanly() -> None:
     image = dockerfile()
     assert image["USER"] == ["10001:10001"]
     assert image["STOPSIGNAL"] == ["SIGTERM"]

@@ -61,13 +61,13 @@ def families(text: str) -> dict[str, str]:
     return dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
 
 
-def names_in(expression: str, known: dict[str, str]) -> set[str]:
+def names_in(expression: str, metric_names: dict[str, str]) -> set[str]:
     """The families that an expression asks for."""
-    found = set()
+    matches = set()
     for name in OUR_NAME.findall(expression):
         base = SUFFIX.sub("", name)
-        found.add(base if known.get(base) == "histogram" else name)
-    return found
+        matches.add(base if metric_names.get(base) == "histogram" else name)
+    return matches
 
 
 def alerts() -> list[dict[str, Any]]:
@@ -78,24 +78,24 @@ def panels() -> list[dict[str, Any]]:
     return [each for each in json.loads(DASHBOARD.read_text())["panels"] if each["type"] != "row"]
 
 
-def test_every_name_of_the_rules_is_one_that_a_node_has(page: str) -> None:
-    known = families(page)
+def test_the_rules_use_only_existing_metrics(page: str) -> None:
+    metric_names = families(page)
     for rule in alerts():
         if rule["alert"] != "MillpondNodeDown":
-            asked = names_in(rule["expr"], known)
-            assert asked, rule["alert"]
-            assert asked <= known.keys(), rule["alert"]
+            names = names_in(rule["expr"], metric_names)
+            assert names, rule["alert"]
+            assert names <= metric_names.keys(), rule["alert"]
 
 
-def test_every_name_of_the_dashboard_is_one_that_a_node_has(page: str) -> None:
-    known = families(page)
+def test_the_dashboard_uses_only_existing_metrics(page: str) -> None:
+    metric_names = families(page)
     for panel in panels():
         for target in panel["targets"]:
-            asked = names_in(target["expr"], known)
-            assert asked, panel["title"]
-            assert asked <= known.keys(), panel["title"]
+            names = names_in(target["expr"], metric_names)
+            assert names, panel["title"]
+            assert names <= metric_names.keys(), panel["title"]
     for variable in json.loads(DASHBOARD.read_text())["templating"]["list"][1:]:
-        assert names_in(variable["definition"], known) <= known.keys()
+        assert names_in(variable["definition"], metric_names) <= metric_names.keys()
 
 
 def test_panels_have_ids_of_their_own_and_do_not_overlap() -> None:
@@ -150,11 +150,11 @@ def test_the_lag_of_a_real_group_is_there(page: str) -> None:
     assert 0 <= float(seconds) < 300
 
 
-def promtool(*arguments: str, given: str = "") -> str:
+def promtool(*arguments: str, values: str = "") -> str:
     program = shutil.which("promtool")
     if program is None:
         pytest.skip("there is no promtool: sh tools/system_packages.sh prometheus")
-    done = subprocess.run([program, *arguments], input=given, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([program, *arguments], input=values, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -165,7 +165,7 @@ def test_promtool_takes_the_rules_and_the_configuration() -> None:
 
 
 def test_promtool_finds_nothing_wrong_with_the_metrics(page: str) -> None:
-    assert promtool("check", "metrics", given=page) == ""
+    assert promtool("check", "metrics", values=page) == ""
 
 
 IDLE = 300

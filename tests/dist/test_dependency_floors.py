@@ -1,4 +1,4 @@
-"""No version with a published hole is admitted by what the package says it needs."""
+"""The declared dependencies admit no version with a known vulnerability."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def requirements(name: str) -> list[Requirement]:
     ],
 )
 def test_vulnerable_version_is_not_admitted(name: str, vulnerable: str) -> None:
-    found = requirements(name)
-    assert found, f"pyproject.toml has no floor for {name}"
-    assert not [str(each) for each in found if each.specifier.contains(vulnerable)]
+    specifiers = requirements(name)
+    assert specifiers, f"pyproject.toml has no floor for {name}"
+    assert not [str(each) for each in specifiers if each.specifier.contains(vulnerable)]

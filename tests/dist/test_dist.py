@@ -1,7 +1,7 @@
-"""What `make dist` builds: what is in it, and whether it runs where nothing else is.
+"""What `make dist` builds: the contents, and whether each package works in an empty environment.
 
-Each package goes into a virtual environment that has the declared dependencies, linked from the one that runs the
-tests, and no other distribution: nothing is downloaded, and what is used but not declared is missed.
+Each package is installed into a virtual environment that has only its declared dependencies, linked from the one that
+runs the tests: nothing is downloaded, and an undeclared dependency is missing.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ def build_tools_missing() -> str | None:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist and the plain wheel: quick to make."""
+    """The sdist and the plain wheel, which are built quickly."""
     return made(tmp_path_factory.mktemp("packages"), "--no-compiled")
 
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that `make dist` makes."""
+    """Everything that `make dist` builds."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler here")
     return made(tmp_path_factory.mktemp("compiled"))
@@ -100,7 +100,7 @@ def one(folder: Path, pattern: str) -> Path:
 
 
 class Environment:
-    """An empty virtual environment with what millpond declares that it needs, and what is named besides."""
+    """An empty virtual environment with millpond's dependencies and the named packages."""
 
     def __init__(self, folder: Path, *more: str) -> None:
         finish([sys.executable, "-m", "venv", "--without-pip", str(folder)])
@@ -134,7 +134,7 @@ class Environment:
 
 
 def needed(*requirements: str) -> set[str]:
-    """The names of these distributions and of all that they need here."""
+    """The names of these distributions and of their dependencies."""
     names: set[str] = set()
     waiting = [Requirement(text) for text in requirements]
     while waiting:
@@ -147,7 +147,7 @@ def needed(*requirements: str) -> set[str]:
 
 
 def check_that_it_serves(environment: Environment, folder: Path, kernel: str) -> None:
-    """A node of the installed package, and records through it with the installed client."""
+    """Start a node of the installed package, and send and read records with the installed client."""
     assert environment.run("millpond", "--version") == f"Millpond {PROJECT['version']}\n"
     assert re.search(rf"kernel +{kernel}", environment.run("millpond", "version"))
     assert "Running as a service" in environment.run("millpond", "help", "operations")
@@ -177,14 +177,14 @@ def check_that_it_serves(environment: Environment, folder: Path, kernel: str) ->
 
 
 def shipped() -> set[str]:
-    """What a wheel must have of the sources: all but what is made by a build or needed only for one."""
+    """The source files that a wheel must have: all except build inputs and outputs."""
     kept = (path for path in (ROOT / "src").rglob("*") if path.is_file() and path.suffix not in NOT_SHIPPED)
     names = {path.relative_to(ROOT / "src").as_posix() for path in kept}
     return {name for name in names if ".egg-info/" not in name and name != STUB}
 
 
 def pages() -> set[str]:
-    """What `millpond help` shows."""
+    """The output of `millpond help`."""
     return {page.relative_to(ROOT).as_posix() for page in ROOT.glob("docs/*.md")}
 
 
@@ -195,7 +195,7 @@ def test_the_plain_wheel_has_the_sources_and_nothing_else(packages: Path) -> Non
     assert {"millpond/py.typed", "millpond/wire/schemas/k00_produce.schema"} <= names
 
 
-def test_the_wheel_declares_what_it_needs_and_its_extras(packages: Path) -> None:
+def test_the_wheel_declares_its_dependencies_and_extras(packages: Path) -> None:
     wheel = zipfile.ZipFile(one(packages, "*-py3-none-any.whl"))
     (name,) = (each for each in wheel.namelist() if each.endswith("METADATA"))
     facts = email.message_from_bytes(wheel.read(name))
@@ -207,7 +207,7 @@ def test_the_wheel_declares_what_it_needs_and_its_extras(packages: Path) -> None
     assert declared == {Requirement(each).name for each in sum(extras.values(), PROJECT["dependencies"])}
 
 
-def test_the_sdist_has_what_a_build_needs_and_nothing_else(packages: Path) -> None:
+def test_the_sdist_has_all_build_inputs_and_nothing_else(packages: Path) -> None:
     with tarfile.open(one(packages, "*.tar.gz")) as sdist:
         names = {each.name.partition("/")[2] for each in sdist.getmembers() if each.isfile()}
     sources = {name.removeprefix("src/") for name in names if name.startswith("src/") and ".egg-info/" not in name}
@@ -238,10 +238,10 @@ def test_the_compiled_wheel_is_for_every_python_and_serves(compiled: Path, tmp_p
 
 
 @with_time
-def test_the_compiled_room_of_the_wheel_passes_the_tests_of_its_twins(compiled: Path, tmp_path: Path) -> None:
+def test_the_compiled_kernel_of_the_wheel_passes_its_tests(compiled: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "venv", "pytest", "hypothesis", "psutil")
     environment.install(one(compiled, "*-cp311-abi3-linux_*.whl"))
-    # None of the repository's own settings: its plugins are not in this environment.
+    # Without the repository's settings: its plugins are not in this environment.
     options = (
         "-q",
         "-c",

@@ -1,4 +1,4 @@
-"""What whoever installs Millpond sees meanwhile."""
+"""The output of an installation."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ STEPS = """\
 """
 
 
-def test_each_step_is_told(capfd: Any) -> None:
+def test_each_step_is_printed(capfd: Any) -> None:
     assert installation.run_showing_steps([sys.executable, "-c", f"print({SAID!r})"]) == 0
     assert capfd.readouterr() == (STEPS, "")
 
 
-def test_all_that_pip_said_is_told_when_it_fails(capfd: Any) -> None:
+def test_pips_output_is_printed_if_it_fails(capfd: Any) -> None:
     ends = "import sys; print('Collecting click'); sys.exit('ERROR: nobody is there')"
     assert installation.run_showing_steps([sys.executable, "-u", "-c", ends]) == 1
     assert capfd.readouterr() == ("", "Collecting click\nERROR: nobody is there\n")

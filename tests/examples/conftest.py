@@ -1,4 +1,4 @@
-"""Examples as a user runs them: programs in processes of their own, against a node of the test's own."""
+"""Examples as a user runs them: programs in separate processes, with a node of the test."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Program:
             each.start()
 
     @property
-    def said(self) -> list[str]:
+    def output(self) -> list[str]:
         """What it printed, and what it wrote to standard error."""
         return [*self.lines, *self._faults]
 

@@ -1,4 +1,4 @@
-"""Avro there and back, and a value that is none."""
+"""Avro written and read, and a value that is not Avro."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def test_orders_in_avro(millpond: Pond, example: Any) -> None:
     ]
     assert millpond.consume("orders.avro.dlq", 1)[0].value == b"\xff"
     pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-    told = example.millpond("pipeline", "check", str(example.folder / "orders.toml"))
-    assert any("The declaration is valid" in line for line in told)
+    output = example.millpond("pipeline", "check", str(example.folder / "orders.toml"))
+    assert any("The declaration is valid" in line for line in output)

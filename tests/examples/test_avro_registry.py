@@ -1,7 +1,7 @@
-"""Karapace on a node, as a registry of schemas: Avro through it, and all of it still there after its death.
+"""Karapace on a node as a schema registry: Avro records, and schemas that survive a crash of the registry.
 
-No package index has Karapace. The variable KARAPACE has the words that start one (otherwise `karapace` is looked
-for), and its own variables tell it the rest; where there is none the test is skipped.
+Karapace is not on a package index. The variable KARAPACE has the command that starts it (default: `karapace`), and
+its own variables configure it. Without one the test is skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Registry:
         self._words = words
         self._log = folder / "registry.txt"
         self._process: subprocess.Popen[bytes] | None = None
-        told = {
+        settings = {
             "bootstrap_uri": bootstrap,
             "host": "127.0.0.1",
             "advertised_hostname": "127.0.0.1",
@@ -47,19 +47,19 @@ class Registry:
             "waiting_time_before_acting_as_master_ms": "500",
             "log_level": "INFO",
         }
-        self._environment = os.environ | {f"KARAPACE_{name.upper()}": text for name, text in told.items()}
+        self._environment = os.environ | {f"KARAPACE_{name.upper()}": text for name, text in settings.items()}
 
     def start(self) -> None:
-        """Until it takes schemas: first it reads its topic, and finds a leader among those of its group."""
+        """Wait until it accepts schemas: first it reads its topic, and elects a leader in its group."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
             )
         deadline = time.monotonic() + START_SECONDS_MAX
         while self.ask("subjects/first-value/versions", {"schema": json.dumps(FIRST)})[0] != 200:
-            said = self._log.read_text(errors="replace")[-3000:]
-            assert self._process.poll() is None, f"it ended: {said}"
-            assert time.monotonic() < deadline, f"it takes no schema: {said}"
+            output = self._log.read_text(errors="replace")[-3000:]
+            assert self._process.poll() is None, f"it ended: {output}"
+            assert time.monotonic() < deadline, f"it takes no schema: {output}"
             time.sleep(0.1)
 
     def kill9(self) -> None:
@@ -69,7 +69,7 @@ class Registry:
             process.wait()
 
     def ask(self, path: str, body: object = None) -> tuple[int, Any]:
-        """The status and what it says; 0 where nobody answers."""
+        """The status and the body; 0 without a response."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"content-type": "application/vnd.schemaregistry.v1+json"}
         try:
@@ -107,7 +107,7 @@ def test_avro_through_a_registry(registry: Registry, millpond: Pond, example: An
     value = millpond.consume("registry.orders", 1)[0].value
     number = int.from_bytes(value[1:5])
     assert (value[0], json.loads(registry.ask(f"schemas/ids/{number}")[1]["schema"])["name"]) == (0, "Order")
-    # What readers of today could not read is refused.
+    # An incompatible schema is refused.
     other = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
     assert registry.ask(f"subjects/{SUBJECT}/versions", {"schema": json.dumps(other)})[0] == 409
 

@@ -1,4 +1,4 @@
-"""The mirror is the table, through inserts, updates and deletes, and a new mirror is the same at once."""
+"""The mirror equals the table after inserts, updates and deletes, and so does a new mirror."""
 
 from __future__ import annotations
 

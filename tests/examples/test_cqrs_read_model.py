@@ -1,4 +1,4 @@
-"""A view that was killed, brought up to date, thrown away and rebuilt is the same view."""
+"""A view that was killed and updated equals one that is rebuilt from scratch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def rows(path: Path) -> Rows:
 
 
 def expected(millpond: Pond, count: int) -> dict[str, bytes]:
-    """The last value of each key, without those that were dropped."""
+    """The last value of each key, without deleted keys."""
     last = {message.key: message.value for message in millpond.consume("products", count)}
     return {key.decode(): value for key, value in last.items() if value is not None}
 
@@ -33,9 +33,9 @@ def test_a_view_rebuilt_from_scratch_is_equal(millpond: Pond, example: Any, tmp_
     example.run("catalogue.py", "drop", "product-2")
     example.run("view.py", str(shop), "update")
     assert example.run("view.py", str(shop), "query", "golden") == ["product-1\tgolden product\t99"]
-    found = rows(shop)
-    assert {row[0] for row in found} == expected(millpond, 802).keys()
-    assert "product-2" not in {row[0] for row in found}
+    rows_of_view = rows(shop)
+    assert {row[0] for row in rows_of_view} == expected(millpond, 802).keys()
+    assert "product-2" not in {row[0] for row in rows_of_view}
 
     example.run("view.py", str(again), "update")
-    assert rows(again) == found
+    assert rows(again) == rows_of_view

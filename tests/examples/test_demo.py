@@ -1,4 +1,4 @@
-"""The demo, small: it ends by itself, all its checks hold, and its chart is a picture."""
+"""A small demo exits, passes all of its checks, and draws a chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders over HTTP: in the log before they are confirmed, refused with a reason when they cannot be."""
+"""Orders over HTTP are in the log before they are confirmed, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def test_an_order_is_in_the_log_before_it_is_confirmed(millpond: Pond, example: 
     millpond.create_topic("django.orders")
     address = f"127.0.0.1:{free_port()}"
     example.start("django_orders.py", "runserver", "--noreload", address)
-    status, told = post(f"{address}/orders", {"id": "o-1", "customer": "ann", "total": 7})
-    assert (status, told) == (201, {"topic": "django.orders", "partition": 0, "offset": 0})
+    status, body = post(f"{address}/orders", {"id": "o-1", "customer": "ann", "total": 7})
+    assert (status, body) == (201, {"topic": "django.orders", "partition": 0, "offset": 0})
     assert millpond.consume("django.orders", 1)[0].key == b"ann"
     assert post(f"{address}/orders", b"nothing")[0] in (400, 422)
     millpond.stop()
-    status, told = post(f"{address}/orders", {"id": "o-2", "customer": "ann", "total": 7})
+    status, body = post(f"{address}/orders", {"id": "o-2", "customer": "ann", "total": 7})
     assert status == 503
-    assert "django.orders" in str(told)
+    assert "django.orders" in str(body)

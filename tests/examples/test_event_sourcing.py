@@ -8,7 +8,7 @@ from typing import Any
 from millpond.testing import Pond
 
 
-def test_the_state_at_any_time(millpond: Pond, example: Any) -> None:
+def test_balances_at_any_time(millpond: Pond, example: Any) -> None:
     millpond.create_topic("bank.events")
     example.run("bank.py", "deposit", "ann", "500")
     (second,) = example.run("bank.py", "deposit", "bob", "200")

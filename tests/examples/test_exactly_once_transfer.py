@@ -1,4 +1,4 @@
-"""Money is neither made nor lost by a worker that is killed again and again."""
+"""A worker that is killed repeatedly neither creates nor loses money."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRANSFERS = 3000
 
 
 def written(millpond: Pond) -> int:
-    """How many records and markers the entries have, committed or not."""
+    """The number of records and markers of the entries, committed or not."""
     consumer = millpond.consumer("look")
     try:
         return sum(consumer.get_watermark_offsets(TopicPartition("entries", each), 10)[1] for each in range(4))
@@ -31,7 +31,7 @@ def test_the_total_is_conserved_under_kills(millpond: Pond, example: Any) -> Non
     for _ in range(3):
         before = written(millpond)
         if before >= 2 * TRANSFERS:
-            # The worker was quicker than the one that looks on: nothing is left to be interrupted.
+            # The worker was faster than this test: there is nothing left to interrupt.
             break
         worker = example.start("transfer_worker.py")
         deadline = time.monotonic() + 60
@@ -40,14 +40,14 @@ def test_the_total_is_conserved_under_kills(millpond: Pond, example: Any) -> Non
         assert written(millpond) > before, "it went on after a kill"
         time.sleep(chance.random() * 0.05)
         worker.kill()
-    found = json.loads("".join(example.run("audit.py")))
-    assert (found["total_cents"], found["not_two_entries"]) == (0, 0)
+    totals = json.loads("".join(example.run("audit.py")))
+    assert (totals["total_cents"], totals["not_two_entries"]) == (0, 0)
 
-    if found["transfers"] < TRANSFERS:
+    if totals["transfers"] < TRANSFERS:
         last = example.start("transfer_worker.py")
         deadline = time.monotonic() + 60
-        while found["transfers"] < TRANSFERS and time.monotonic() < deadline:
-            found = json.loads("".join(example.run("audit.py")))
+        while totals["transfers"] < TRANSFERS and time.monotonic() < deadline:
+            totals = json.loads("".join(example.run("audit.py")))
         assert last.stop() == 0
-    assert found["transfers"] == TRANSFERS
-    assert (found["total_cents"], found["not_two_entries"]) == (0, 0)
+    assert totals["transfers"] == TRANSFERS
+    assert (totals["total_cents"], totals["not_two_entries"]) == (0, 0)

@@ -1,4 +1,4 @@
-"""Four services read all orders, and one that was away reads on where it was."""
+"""Four services read all orders, and a restarted one continues where it stopped."""
 
 from __future__ import annotations
 

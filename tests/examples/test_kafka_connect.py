@@ -1,6 +1,6 @@
-"""Kafka Connect on a node: a file into a topic exactly once, the topic into a file, through the death of the worker.
+"""Kafka Connect on a node: a file into a topic exactly once, despite a kill, and the topic into a file.
 
-Skipped where its archives cannot be had.
+Skipped if its archives are not available.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IN_ALL = 200
 
 
 class Worker:
-    """A worker of Kafka Connect with the settings of the example, but for addresses and the folder of plugins."""
+    """A Kafka Connect worker with the settings of the example, except addresses and the plugin folder."""
 
     def __init__(self, folder: Path, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -56,7 +56,7 @@ class Worker:
         self.process.wait_until(lambda: self.ask("GET", "connectors") is not None)
 
     def ask(self, method: str, path: str, body: object = None) -> Any:
-        """The answer; None where there is none yet. Connect says 409 while its workers agree on who does what."""
+        """The response; None if there is none yet. Connect returns 409 during a rebalance."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             f"http://{self.address}/{path}", data, {"content-type": "application/json"}, method=method
@@ -72,9 +72,9 @@ class Worker:
             return None
 
     def set_up(self, name: str, **changes: str) -> None:
-        told = json.loads((EXAMPLE / f"{name}.json").read_text())
-        assert changes.keys() <= told.keys()
-        self.process.wait_until(lambda: self.ask("PUT", f"connectors/{name}/config", told | changes))
+        config = json.loads((EXAMPLE / f"{name}.json").read_text())
+        assert changes.keys() <= config.keys()
+        self.process.wait_until(lambda: self.ask("PUT", f"connectors/{name}/config", config | changes))
 
     def is_running(self, name: str) -> bool:
         status = self.ask("GET", f"connectors/{name}/status")
@@ -98,14 +98,14 @@ def write_lines(path: Path, numbers: range) -> None:
 
 
 @with_time
-def test_lines_come_through_and_once_into_the_topic(worker: Worker, tmp_path: Path) -> None:
+def test_each_line_is_in_the_topic_once(worker: Worker, tmp_path: Path) -> None:
     before, after = tmp_path / "in.txt", tmp_path / "out.txt"
     write_lines(before, range(FIRST))
     worker.start()
     worker.set_up("source", file=str(before))
     worker.set_up("sink", file=str(after))
-    wanted = [str(number) for number in range(IN_ALL)]
-    worker.process.wait_until(lambda: after.exists() and after.read_text().split() == wanted[:FIRST])
+    expected = [str(number) for number in range(IN_ALL)]
+    worker.process.wait_until(lambda: after.exists() and after.read_text().split() == expected[:FIRST])
     assert worker.is_running("source")
     assert worker.is_running("sink")
 
@@ -114,6 +114,6 @@ def test_lines_come_through_and_once_into_the_topic(worker: Worker, tmp_path: Pa
     write_lines(before, range(FIRST + 50, IN_ALL))
     worker.start()
     worker.process.wait_until(lambda: worker.is_running("source") and worker.is_running("sink"))
-    worker.process.wait_until(lambda: set(after.read_text().split()) == set(wanted))
-    assert [(value or b"").decode() for _, value in committed_records(worker.bootstrap, "lines")] == wanted
+    worker.process.wait_until(lambda: set(after.read_text().split()) == set(expected))
+    assert [(value or b"").decode() for _, value in committed_records(worker.bootstrap, "lines")] == expected
     assert worker.process.terminate() in (0, 143)

@@ -1,6 +1,6 @@
-"""Kafka Streams on a node: words counted exactly once, through the death of the program and the loss of its folder.
+"""Kafka Streams on a node: words counted exactly once, despite a kill and the loss of the state folder.
 
-Skipped where its archives cannot be had.
+Skipped if its archives are not available.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def send(bootstrap: str, rounds: int) -> None:
 
 
 def updates(bootstrap: str) -> list[tuple[str, int]]:
-    """Every word with its count at that time, as a reader of what is committed sees them."""
+    """Every committed record: a word with its count at that time."""
     return [((key or b"").decode(), int(value or b"")) for key, value in committed_records(bootstrap, "words")]
 
 
@@ -44,7 +44,7 @@ def times(rounds: int) -> dict[str, int]:
 
 
 @with_time
-def test_words_are_counted_once(make_node: Callable[..., Node], tmp_path: Path) -> None:
+def test_words_are_counted_exactly_once(make_node: Callable[..., Node], tmp_path: Path) -> None:
     archives = os.pathsep.join([class_path("broker"), class_path("streams")])
     if shutil.which("javac") is None:
         pytest.skip("there is no Java compiler here: apt-get install openjdk-17-jdk-headless")
@@ -64,14 +64,14 @@ def test_words_are_counted_once(make_node: Callable[..., Node], tmp_path: Path) 
         program.start()
         program.wait_until(lambda: dict(updates(node.bootstrap)) == times(20))
         assert program.terminate() in (0, 143)
-        # The counts are in a topic as well: a folder that is gone is made anew.
+        # The counts are also in a topic, from which a deleted folder is restored.
         shutil.rmtree(state)
         send(node.bootstrap, 10)
         program.start()
         program.wait_until(lambda: dict(updates(node.bootstrap)) == times(30))
     finally:
         program.kill9()
-    # Counted twice, a word would have gone past the number, or back to an earlier one.
+    # If a word were counted twice, its count would exceed the number or go back.
     seen = updates(node.bootstrap)
     for word in COUNTS:
         counts = [count for each, count in seen if each == word]

@@ -1,4 +1,4 @@
-"""Good orders go through, bad ones wait in the dead letters, and come back when the pipeline has learned."""
+"""Good orders pass, bad ones go to the dead letters, and can be redriven once the pipeline is changed."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def test_orders_dead_letters_and_a_redrive(millpond: Pond, example: Any) -> None
     example.run("shoppers.py", "30")
     pipeline.wait_for(lambda lines: packed(lines) == charged(lines) == good)
     assert len(millpond.consume("shop.orders.dlq", 9)) == 9
-    told = json.loads("".join(example.millpond("dlq", "stats", "shop.orders.dlq", "--json")))
-    kinds = {name.rpartition(".")[2]: count for name, count in told["errors"].items()}
+    stats = json.loads("".join(example.millpond("dlq", "stats", "shop.orders.dlq", "--json")))
+    kinds = {name.rpartition(".")[2]: count for name, count in stats["errors"].items()}
     assert kinds == {"DecodeFailed": 3, "Reject": 3, "UnknownCurrency": 3}
-    assert told["origins"] == {"shop.orders": 9}
+    assert stats["origins"] == {"shop.orders": 9}
     assert pipeline.stop() == 0
 
     wiser = example.start("pipeline.py", "EUR", "CHF")

@@ -1,4 +1,4 @@
-"""Answers find who asked; a late one is not taken for the next; without an answer there is a timeout."""
+"""Answers reach their askers; a late one is ignored; without an answer there is a timeout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from millpond.testing import Pond
 
 
-def test_questions_answers_and_timeouts(millpond: Pond, example: Any) -> None:
+def test_requests_replies_and_timeouts(millpond: Pond, example: Any) -> None:
     millpond.create_topic("requests", 4)
     millpond.create_topic("replies")
     assert example.run("ask.py", "1", "2", "--timeout", "0.3") == ["no answer within 0.3 s", "no answer within 0.3 s"]

@@ -1,4 +1,4 @@
-"""Workers share the jobs; when one is killed, the others do what it leaves."""
+"""Workers share the jobs; after one is killed, the others take over its jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def wait(is_done: Callable[[], bool], seconds: float = 100.0) -> None:
 
 
 @pytest.mark.millpond(settings={"group.min.session.timeout.ms": 500})
-def test_workers_compete_come_and_go(millpond: Pond, example: Any) -> None:
+def test_workers_share_jobs_and_take_over(millpond: Pond, example: Any) -> None:
     millpond.create_topic("jobs", 8)
     example.run("enqueue.py", "40")
     ann = example.start("job_worker.py", "ann", "0.05")

@@ -19,7 +19,7 @@ START = 3
 
 
 class Follower:
-    """It begins anew where its leader begins, and that lies inside a batch."""
+    """It restarts at its leader's log start, which lies inside a batch."""
 
     def __init__(self, make_pond, seed=0, *, is_noted=True):
         leader = make_pond()
@@ -246,7 +246,7 @@ def test_a_clean_end_without_room_needs_none_at_the_next_start(make_pond, left):
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EIO])
 def test_a_cut_that_fails_for_want_of_something_leaves_no_mark(harness, sim, code):
-    """No sync has failed: what is there need not be written anew, for which there would be no room."""
+    """No sync has failed: existing data need not be rewritten, for which there would be no room."""
     store, log = harness.open()
     harness.fill(log, 10)
     harness.sync(log)
@@ -393,7 +393,7 @@ def test_damage_among_deleted_records_does_not_take_what_follows_them(make_pond,
     store = harness.store()
     failed = store.open(harness.now_ms).failed
     if failed:
-        assert "known to be safe" in failed[harness.tp]
+        assert "was durable" in failed[harness.tp]
         path = f"{harness.partition}/{0:020}.log"
         assert harness.disk.contents()[path] == before[path]
     else:

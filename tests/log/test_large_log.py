@@ -1,4 +1,4 @@
-"""A hundred gigabytes after a crash: what was known to be safe is not read again."""
+"""A hundred gigabytes after a crash: what was durable is not read again."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_batch_that_cannot_be_unpacked_is_refused_by_a_code(harness, codec):
     for asked in (1050, None):
         if asked is None:
             harness.cut(log, 2)
-        with pytest.raises(Refused, match="cannot be unpacked") as refusal:
+        with pytest.raises(Refused, match="cannot be decompressed") as refusal:
             log.find_by_timestamp(asked)
         assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
 

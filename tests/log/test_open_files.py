@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.base.errors import Refused
-from millpond.log.open_files import CachedFile, OpenFiles, TooManyOpen
+from millpond.log.open_files import SEARCHED_MIN, CachedFile, OpenFiles, TooManyOpen
 from millpond.sim.world.disk import SimDisk
 from millpond.wire.records import Record, encode_batch
 
@@ -57,6 +57,60 @@ def test_what_is_written_to_or_sent_from_stays_open(disk):
     assert another.open().read_at(0, 1) == b"f"
     assert not written.is_open
     assert (len(files), files.pinned_count, disk.open_files) == (4, 3, 4)
+
+
+class CountingFile(CachedFile):
+    """Counts how often a file is looked at to find one to close."""
+
+    count = 0
+
+    @property
+    def is_held(self):
+        CountingFile.count += 1
+        return super().is_held
+
+
+def test_while_all_files_are_sent_from_the_search_for_one_to_close_is_short(disk):
+    """A fetch of 500 partitions, with a thousand files in use, held the loop for 600 ms."""
+    for number in range(10 * SEARCHED_MIN):
+        disk.replace(f"/p/{number}", b"x")
+    used = [CountingFile(OpenFiles(disk, 0), f"/p/{number}") for number in range(8 * SEARCHED_MIN)]
+    files = OpenFiles(disk, len(used))
+    for each in used:
+        each.move(files, each.path)
+        each.open().retain()
+    others = [CachedFile(files, f"/p/{number}") for number in range(len(used), len(used) + 10)]
+
+    def refused():
+        """How many files were looked at in vain."""
+        CountingFile.count = 0
+        with pytest.raises(TooManyOpen):
+            others[0].open()
+        return CountingFile.count
+
+    assert [refused() for _ in range(3)] == [len(used), SEARCHED_MIN, SEARCHED_MIN]
+    # A file that is no longer in use is found by one of the next searches, and at once by the broker's own write.
+    used[5].open().release()
+    others[1].open_to_write(urgent=True)
+    assert not used[5].is_open
+    used[6].open().release()
+    tries = 0
+    while not others[2].is_open:
+        tries += 1
+        try:
+            others[2].open()
+        except TooManyOpen:
+            assert tries < len(used) / SEARCHED_MIN
+    # After some success the whole list is searched again.
+    for each in used[8:]:
+        each.open().release()
+    for each in others[3:8]:
+        each.open()
+    for each in [*used, *others[2:8]]:
+        if each.is_open and not each.is_held:
+            each.open().retain()
+    assert refused() > SEARCHED_MIN
+    assert refused() == SEARCHED_MIN
 
 
 def test_few_files_stay_open_however_many_segments_are_read(harness, sim):

@@ -404,6 +404,6 @@ def test_nothing_that_follows_an_unwritten_first_batch_is_taken():
     assert log.send(0, 2) == 1
     assert log.send(2) == 3
     log.states.note_unwritten([header(7, producer=3)])
-    assert log.send(9, producer=3, epoch=1) == 4, "whoever gives up begins a new epoch"
+    assert log.send(9, producer=3, epoch=1) == 4, "a producer that gives up starts a new epoch"
     log.states.note_unwritten([header(-1, producer=4)])
     assert log.send(0, producer=4) == 5, "nobody sends a sequence below the first again"

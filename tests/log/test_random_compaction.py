@@ -3,7 +3,7 @@
 A compaction is planned, run and put in place in three steps, and anything may come between them: it is given up, or
 fails in the middle, and what it leaves is removed late or never. The log is cut back where nothing is committed,
 loses its beginning or all that it has, and finds no room and no descriptors. Kills, power cuts at any operation of
-the disk, also while a start mends what the last one left, syncs that fail and clean ends follow each other.
+the disk, also while recovery repairs what the last run left, failed syncs and clean shutdowns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Life after life of a follower that is begun anew wherever its leader's log begins, also inside a batch.
+"""Run after run of a follower that is restarted wherever its leader's log begins, also inside a batch.
 
 There is one history, so whatever it has must be the leader's. It finds no room and no descriptors, it is killed, and
 the power goes between two steps or at any operation of the disk within one. No life finds it damaged, and the last

@@ -1,9 +1,9 @@
 """Life after life of a log, by chance: whatever is noted beside it, each life goes by what its batches tell.
 
 Kills, power cuts, clean ends and ends that are none follow each other, with notes that find no room, starts that move
-and logs that are cut back, deleted and made anew under the same name in between. Removals overtake each other, fail
-or come too late; cuts are given up; a sync fails and the process is killed before the log hears of it. The power goes
-between two steps, or at any operation of the disk within one.
+and logs that are truncated, deleted and created again under the same name in between. Removals overtake each other,
+fail or come too late; cuts are given up; a sync fails and the process is killed before the log hears of it. The power
+goes between two steps, or at any operation of the disk within one.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Simulation:
             self.jobs.append((job, self.log, self.log.segments[0].base_offset))
 
     def remove(self):
-        """Any of those that wait: one that overtakes others, too, or is of a log that is gone or has begun anew."""
+        """Any of those that wait: one that overtakes others, too, or is of a log that was deleted or recreated."""
         if not self.jobs:
             return
         job, log, base = self.jobs.pop(self.dice.randrange(len(self.jobs)))

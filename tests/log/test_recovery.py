@@ -175,7 +175,7 @@ def test_damage_below_the_recovery_point_takes_the_partition_offline(harness, si
     store = harness.store()
     report = store.open(harness.now_ms)
     assert list(report.failed) == [harness.tp]
-    assert "known to be safe" in report.failed[harness.tp]
+    assert "was durable" in report.failed[harness.tp]
     assert sim.size(f"{harness.partition}/{0:020d}.log") == len(whole), "nothing is thrown away"
     with pytest.raises(Refused, match="offline"):
         store.create(harness.tp, harness.topic_id)
@@ -359,7 +359,7 @@ def test_a_folder_whose_records_are_all_gone_is_damaged(harness, sim, is_clean):
     sim.remove(f"{harness.partition}/{0:020d}.log")
     store = harness.store()
     report = store.open(harness.now_ms)
-    assert "is empty, but all below offset 5" in report.failed[harness.tp]
+    assert "is empty, but everything below offset 5" in report.failed[harness.tp]
     assert report.has_lost
 
 

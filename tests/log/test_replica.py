@@ -133,7 +133,7 @@ def test_a_cut_that_is_given_up_leaves_the_log_as_it_was(harness):
 
 
 def life(harness, *, is_new_start):
-    """Another history won: this replica is cut back, or begins anew, and follows the winner."""
+    """Another history won: this replica is truncated or restarted, and follows the winner."""
     store, log = harness.open()
     for number in range(20):
         follow(harness, log, number, b"old-%d" % number, epoch=4 + number // 10 * 2)

@@ -193,7 +193,7 @@ def test_a_clock_that_is_set_right_makes_no_producer_unknown(make_pond):
 
 
 def test_a_file_that_cannot_be_read_does_not_keep_a_checkpoint_from_being_written(make_pond):
-    """It raised on the loop, where an error ends the process: at every start anew."""
+    """It raised on the loop, where an error ends the process, again at every start."""
     harness = make_pond(limits=LIMITS)
     store, log = harness.open()
     harness.append(log, b"backfill", timestamp=5)

@@ -322,7 +322,7 @@ def filled(harness, **counts):
 
 
 def test_a_start_that_is_broken_off_is_no_clean_end_and_forgets_nothing(harness, sim, monkeypatch):
-    """A signal before the loop runs is an exception, and whoever could not start closes all the same."""
+    """A signal before the loop runs raises an exception, and a store that could not start is closed all the same."""
     filled(harness, aa=5, zz=5).abandon()
     noted = {name: sim.read(f"/data/{name}") for name in sim.list("/data") if name.endswith("-checkpoint")}
     assert b"zz 0 2" in noted["log-start-offset-checkpoint"]
@@ -419,7 +419,7 @@ def test_a_log_that_was_changed_after_a_clean_end_is_not_taken_at_its_word(harne
     report = store.open(harness.now_ms)
     assert report.has_lost
     assert not report.clean
-    assert "ends at offset 2, but all below 4" in report.failed[harness.tp]
+    assert "ends at offset 2, but everything below 4" in report.failed[harness.tp]
     store.close()
     sim.replace(f"{harness.partition}/{0:020d}.log", new)
     _, log = harness.open()

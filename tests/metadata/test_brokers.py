@@ -54,9 +54,10 @@ def test_a_broker_that_does_not_support_what_is_final_is_refused(apply) -> None:
     silent = decide_register(image, LAYERS, Registration(1, UUID(int=5), END_POINTS), 7)
     assert (silent.records, silent.reply.verdict.code.name) == ((), "UNSUPPORTED_VERSION")
     assert silent.reply.verdict.message == (
-        "node 1 runs a program of another version: the cluster is at metadata.version 27, and it supports 25"
+        "node 1 runs an incompatible version: the cluster is at metadata.version 27, and it supports 25"
     )
     image.replay(FeatureLevelRecord("metadata.version", 25))
+    image.replay(FeatureLevelRecord("share.version", 0))
     assert decide_register(image, LAYERS, Registration(1, UUID(int=5), END_POINTS), 7).reply.verdict.ok
 
 

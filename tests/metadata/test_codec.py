@@ -210,7 +210,7 @@ def test_a_dead_leader_of_many_partitions_is_few_records_and_an_older_program_sa
     alike = [value for _, value in encode_records(changes, 26)]
     assert len(alike) == 2
     assert sum(map(len, alike)) < sum(len(value) for _, value in encode_records(changes, 25)) / 8
-    with pytest.raises(UnknownRecord, match="type 101 is not known to this program: start the newer one"):
+    with pytest.raises(UnknownRecord, match="type 101 is unknown to this version: start the newer version"):
         decode_records(alike[0], 25)
 
 

@@ -337,7 +337,7 @@ def test_an_unclean_leader_is_elected_only_when_somebody_asks_for_it() -> None:
     decision = decide_elect_leaders(nobody, LAYERS, ElectionType.UNCLEAN, [("a", 0)], ends)
     (elected,) = decision.reply
     assert elected.verdict.code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    assert elected.verdict.message == "none of the brokers [1, 2, 3] is alive"
+    assert elected.verdict.message == "none of the brokers [1, 2, 3] is active"
     assert decision.records == ()
 
 
@@ -367,7 +367,7 @@ def test_an_unclean_election_without_reports_elects_no_leader() -> None:
         decision = decide_elect_leaders(image, LAYERS, ElectionType.UNCLEAN, [("a", 0)], ends)
         (elected,) = decision.reply
         assert elected.verdict.code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        assert "none of the live replicas [1, 2] reported where its log ends" in (elected.verdict.message or "")
+        assert "none of the live replicas [1, 2] reported its log end offset" in (elected.verdict.message or "")
         assert decision.records == ()
 
 

@@ -47,7 +47,7 @@ def test_a_level_is_raised_when_every_registered_node_supports_it(image: Image) 
         (),
         [
             "INVALID_UPDATE_VERSION node 2 (and 1 more) supports metadata.version 25: upgrade it first, "
-            "or forget it if it is gone for good"
+            "or unregister it if it was removed"
         ],
     )
     join(image, 2, features_to_record(SUPPORTED))
@@ -61,7 +61,7 @@ def test_a_level_is_raised_when_every_registered_node_supports_it(image: Image) 
 def test_a_level_is_lowered_only_by_who_says_so(image: Image) -> None:
     image.replay(FeatureLevelRecord("metadata.version", 26))
     _, (why,) = ask(image, FeatureUpdate("metadata.version", 25))
-    assert why == "INVALID_UPDATE_VERSION metadata.version is at 26: to lower it to 25, ask for a downgrade"
+    assert why == "INVALID_UPDATE_VERSION metadata.version is at 26: to lower it to 25, request a downgrade"
     lowered = FeatureUpdate("metadata.version", 25, UpgradeType.SAFE_DOWNGRADE)
     assert ask(image, lowered) == ((FeatureLevelRecord("metadata.version", 25),), ["ok"])
     _, (why,) = ask(image, FeatureUpdate("metadata.version", 24, UpgradeType.UNSAFE_DOWNGRADE))
@@ -83,22 +83,25 @@ def test_the_level_of_the_quorum_is_judged_and_left_to_it(image: Image) -> None:
     assert ask(image, wanted) == ((), ["ok"])
     lowered = FeatureUpdate("kraft.version", 0, UpgradeType.UNSAFE_DOWNGRADE)
     decision = decide_update_features(image, [lowered], SUPPORTED, kraft_version=1)
-    assert decision.reply[0].message == "kraft.version is at 1 for good"
+    assert decision.reply[0].message == "kraft.version is at 1 and cannot be lowered"
 
 
 def test_all_or_nothing(image: Image) -> None:
-    records, (first, second) = ask(image, RAISED, FeatureUpdate("share.version", 1))
+    records, (first, second) = ask(image, RAISED, FeatureUpdate("streams.version", 1))
     assert records == ()
-    assert first == "FEATURE_UPDATE_FAILED nothing was changed, because share.version was refused"
-    assert "there is no feature 'share.version'; there are metadata.version, " in second
+    assert first == "FEATURE_UPDATE_FAILED nothing was changed, because streams.version was refused"
+    assert "unknown feature 'streams.version'; the features are metadata.version, " in second
 
 
 @pytest.mark.parametrize(
     ("updates", "why"),
     [
-        ((), "INVALID_REQUEST no feature is named"),
-        ((RAISED, RAISED), "INVALID_REQUEST a feature is named twice"),
-        ((FeatureUpdate("metadata.version", 26, 9),), "INVALID_UPDATE_VERSION metadata.version: upgrade type 9 is"),
+        ((), "INVALID_REQUEST no feature is listed"),
+        ((RAISED, RAISED), "INVALID_REQUEST a feature is listed twice"),
+        (
+            (FeatureUpdate("metadata.version", 26, 9),),
+            "INVALID_UPDATE_VERSION metadata.version: upgrade type 9 must be",
+        ),
         (
             (FeatureUpdate("metadata.version", 26, 2),),
             "INVALID_UPDATE_VERSION metadata.version is at 25: to raise it",

@@ -56,15 +56,15 @@ def test_only_asked_whether_it_could_be_nothing_changes() -> None:
     ("wanted", "why"),
     [
         (changes(producer_byte_rate=1), "names no entity"),
-        (changes(QuotaPart("team", "a"), producer_byte_rate=1), "and not of 'team'"),
-        (changes(ALICE, ANY_USER, producer_byte_rate=1), "user is named twice"),
-        (changes(ALICE, HERE, connection_creation_rate=1), "cannot be named together"),
+        (changes(QuotaPart("team", "a"), producer_byte_rate=1), "not to 'team'"),
+        (changes(ALICE, ANY_USER, producer_byte_rate=1), "user appears twice"),
+        (changes(ALICE, HERE, connection_creation_rate=1), "cannot be combined"),
         (
             changes(HERE, producer_byte_rate=1),
-            "no quota 'producer_byte_rate' here; there are connection_creation_rate",
+            "unknown quota 'producer_byte_rate'; the quotas are connection_creation_rate",
         ),
-        (changes(QuotaPart("ip", "example.com"), connection_creation_rate=1), "'example.com' is not an address"),
-        (changes(ALICE, connection_creation_rate=1), "no quota 'connection_creation_rate' here"),
+        (changes(QuotaPart("ip", "example.com"), connection_creation_rate=1), "'example.com' is not an IP address"),
+        (changes(ALICE, connection_creation_rate=1), "unknown quota 'connection_creation_rate'"),
         (changes(ALICE, producer_byte_rate=0), "must be greater than 0"),
         (changes(ALICE, producer_byte_rate=-1), "must be greater than 0"),
         (changes(ALICE, request_percentage=float("nan")), "must be greater than 0"),
@@ -75,7 +75,7 @@ def test_only_asked_whether_it_could_be_nothing_changes() -> None:
             q.EntityChanges(
                 (ALICE,), (q.QuotaChange("request_percentage", 1), q.QuotaChange("request_percentage", 2))
             ),
-            "named more than once",
+            "appears more than once",
         ),
     ],
 )
@@ -91,7 +91,7 @@ def test_what_is_refused_changes_nothing_and_spoils_no_other(wanted: q.EntityCha
 def test_an_entity_that_is_named_twice_is_not_changed_at_all() -> None:
     image = Image()
     said = alter(image, changes(ALICE, APP, producer_byte_rate=1), changes(APP, ALICE, producer_byte_rate=2))
-    assert all("named more than once in the request" in each for each in said)
+    assert all("appears more than once in the request" in each for each in said)
     assert image.quotas.of == {}
 
 
@@ -99,7 +99,11 @@ def test_there_are_not_more_entities_than_allowed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(q, "ENTITIES_MAX", 2)
     image = Image()
     wanted = [changes(QuotaPart("user", name), producer_byte_rate=1) for name in "abc"]
-    assert alter(image, *wanted) == ["ok", "ok", "POLICY_VIOLATION 2 entities have quotas already"]
+    assert alter(image, *wanted) == [
+        "ok",
+        "ok",
+        "POLICY_VIOLATION the cluster has reached its limit of 2 entities with quotas",
+    ]
     assert alter(image, changes(QuotaPart("user", "a"), producer_byte_rate=2)) == ["ok"]
 
 

@@ -296,7 +296,7 @@ steps = st.lists(
 @settings(max_examples=200)
 @given(steps, st.integers(1, 3))
 def test_leaders_and_members_are_always_alive(history, min_isr) -> None:
-    """Invariant H: whoever leads or is in sync is registered, unfenced, and not on its way out."""
+    """Invariant H: a broker that leads or is in sync is registered, unfenced and not shutting down."""
     log = Log()
     log.up(1, 2, 3)
     log.topic(3, min_isr=min_isr)

@@ -127,7 +127,7 @@ def test_repeated_and_missing_users_are_reported() -> None:
 def test_an_old_level_has_no_users_and_is_not_gone_back_to_while_there_are_some() -> None:
     image = Image()
     records = decide_alter_credentials(image, [], [upsertion()], SECRET).records
-    with pytest.raises(Refused, match="raise it first"):
+    with pytest.raises(Refused, match="upgrade it once"):
         check_level(records, 26)
     check_level(records, 27)
     image.replay_all(records)

@@ -124,7 +124,7 @@ def test_what_has_had_its_time_is_swept_a_few_at_a_time() -> None:
 def test_an_old_level_has_no_tokens() -> None:
     image = Image()
     create(image)
-    with pytest.raises(Refused, match="raise it first"):
+    with pytest.raises(Refused, match="upgrade it once"):
         check_level(list(image.tokens), 26)
     assert what_needs_security(image) == "delegation tokens"
 

@@ -1,4 +1,4 @@
-"""How fast newcomers are let in, as a play: what the clock and the core say, and how long the next one waits."""
+"""How fast new connections are accepted, by wall clock and CPU time, and how long the next one waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from millpond.node.accept_pace import REST_SECONDS_MAX, REST_SECONDS_MIN, SHARE,
 
 
 class Loop:
-    """A loop in which one newcomer after the other is let in, as soon as they may."""
+    """A loop that accepts one connection after the other, as soon as it may."""
 
     def __init__(self) -> None:
         self.now = self.used = 0.0
@@ -14,7 +14,7 @@ class Loop:
         self.rests: list[float] = []
 
     def admit(self, count: int, each_uses: float, others_share: float = 0.0) -> None:
-        """Each costs so much by the core; of the time between two the others use so much."""
+        """Each costs this much CPU time; the others use this much of the time between two."""
         for _ in range(count):
             self.now += each_uses
             self.used += each_uses

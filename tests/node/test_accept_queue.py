@@ -1,4 +1,4 @@
-"""Who waits at the door, as a play: whose turn it is, and who goes when there is no more room."""
+"""The accept queue: whose turn it is, and which connection is dropped when it is full."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_of_one_address_all_are_kept_and_in_order() -> None:
     assert [door.next() for _ in range(2_000)] == list(range(2_000))
 
 
-def test_somebody_else_comes_next_however_many_wait() -> None:
+def test_addresses_take_turns_however_many_connections_wait() -> None:
     door: AcceptQueue[str] = AcceptQueue(1_000)
     for number in range(5_000):
         door.put("flood", str(number))
@@ -82,7 +82,7 @@ def test_whatever_comes_who_goes_is_of_those_with_the_most(seed: int) -> None:
         elif (taken := door.next()) is not None:
             assert taken[1] == waiting[taken[0]].pop(0)
             since_turn = {each: turns + 1 for each, turns in since_turn.items()}
-            assert since_turn[taken[0]] <= most + 1, "nobody waits for more than one turn of each other"
+            assert since_turn[taken[0]] <= most + 1, "no address waits for more than one turn of each other"
             since_turn[taken[0]] = 0
         waiting = {each: numbers for each, numbers in waiting.items() if numbers}
         since_turn = {each: turns for each, turns in since_turn.items() if each in waiting}

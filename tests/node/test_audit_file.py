@@ -48,8 +48,8 @@ def test_a_single_file_is_truncated(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fails_costs_lines_which_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    file = AuditFile(tmp_path, 1 << 20, 3, lambda event, **_: told.append(event))
+    reports: list[str] = []
+    file = AuditFile(tmp_path, 1 << 20, 3, lambda event, **_: reports.append(event))
     file("before")
     assert file.flush()
     real = os.write
@@ -67,7 +67,7 @@ def test_a_disk_that_fails_costs_lines_which_are_counted(tmp_path: Path, monkeyp
     file("after")
     file.close()
     assert lines(tmp_path / "audit.jsonl") == ["before", '{"event":"dropped","count":5}', "after"]
-    assert told == ["cannot write the audit log"]
+    assert reports == ["cannot write the audit log"]
     assert file.dropped_total == 5
 
 
@@ -98,7 +98,7 @@ def test_settings_say_whether_there_is_one(tmp_path: Path) -> None:
         names = {name.replace("_", "."): text for name, text in texts.items()}
         return open_audit(node_settings({"data.folder": str(tmp_path / "data"), **names}), lambda *_, **__: None)
 
-    assert made() is None, "nobody says who they are"
+    assert made() is None, "their owner is not recorded"
     assert made(audit_log="off") is None
     assert not (tmp_path / "data").exists()
     file = made(audit_log="on")

@@ -1,4 +1,4 @@
-"""An authority of one's own: whom it vouches for is believed by TLS itself, and nobody else."""
+"""Our own certificate authority: TLS accepts the certificates that it signs, and no others."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_what_certificates_say(tmp_path: Path) -> None:
     assert (node.name, node.kind, node.hosts) == ("node-1", "node", ("127.0.0.1", "pond.example"))
     assert (alice.name, alice.kind, alice.subject, alice.hosts) == ("alice", "client", "CN=alice", ())
     assert node.days_left(now) in (9, 10)
-    assert alice.not_after <= ca.not_after, "nobody is vouched for longer than the authority lasts"
+    assert alice.not_after <= ca.not_after, "no certificate outlives the authority"
     assert timedelta(0) < now - node.not_before < timedelta(hours=1), "another machine's clock may be behind"
     assert len(node.fingerprint) == 95
 

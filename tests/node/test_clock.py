@@ -18,14 +18,14 @@ def test_it_tells_the_time(loop: asyncio.AbstractEventLoop) -> None:
 
 def test_it_runs_things_in_order_and_not_at_once(loop: asyncio.AbstractEventLoop) -> None:
     clock = LoopClock(loop)
-    heard: list[str] = []
+    replies: list[str] = []
     clock.call_later(30, loop.stop)
-    clock.call_later(20, lambda: heard.append("later"))
-    clock.call_later(10, lambda: heard.append("sooner"))
-    clock.call_later(5, lambda: heard.append("cancelled")).cancel()
-    clock.call_soon(lambda: heard.append("soon"))
-    assert heard == []
+    clock.call_later(20, lambda: replies.append("later"))
+    clock.call_later(10, lambda: replies.append("sooner"))
+    clock.call_later(5, lambda: replies.append("cancelled")).cancel()
+    clock.call_soon(lambda: replies.append("soon"))
+    assert replies == []
     start = clock.monotonic_ms()
     loop.run_forever()
-    assert heard == ["soon", "sooner", "later"]
+    assert replies == ["soon", "sooner", "later"]
     assert clock.monotonic_ms() - start >= 25

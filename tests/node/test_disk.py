@@ -98,12 +98,12 @@ def test_a_failed_replace_leaves_the_old_content_and_no_litter(disk: RealDisk, t
 
 
 def test_replace_syncs_before_it_renames(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
+    replies: list[str] = []
     for name in ("fdatasync", "rename", "fsync"):
         real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, name=name, real=real: (heard.append(name), real(*args))[1])
+        monkeypatch.setattr(os, name, lambda *args, name=name, real=real: (replies.append(name), real(*args))[1])
     disk.replace(f"{tmp_path}/a", b"data")
-    assert heard == ["fdatasync", "rename", "fsync"]
+    assert replies == ["fdatasync", "rename", "fsync"]
 
 
 def cold_file(disk: RealDisk, path: str) -> RealFile:
@@ -186,7 +186,7 @@ def test_a_lock_dies_with_its_process(disk: RealDisk, tmp_path: Path) -> None:
 def test_a_sync_of_everything_that_failed_once_is_not_trusted_again(
     disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel tells of an error once; whoever asks again would hear that all is well."""
+    """The kernel reports a write error once; the next sync would succeed."""
     codes = [0, errno.EIO, 0]
     descriptors: list[int] = []
 

@@ -54,11 +54,11 @@ def test_a_traceback_counts_as_the_lines_that_it_has() -> None:
 
 
 def test_an_unread_pipe_costs_lines_and_no_time() -> None:
-    """Seen before: a node whose standard error was a full pipe answered nobody any more."""
+    """A node whose standard error was a full pipe once stopped answering clients."""
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb", buffering=0) as reader, os.fdopen(writing, "w") as out:
         journal = LineJournal(out)
-        # Nobody reads: whoever waited for the pipe would wait for ever.
+        # The pipe is never read, so a write to it would block forever.
         for number in range(1000):
             journal(f"event {number}", text="x" * 1000)
         assert not journal.flush(0.05)

@@ -167,7 +167,7 @@ def test_where_a_crowd_does_not_read_little_is_left_with_the_kernel(
     assert turns.waiting == 6
     left = [harness.link.unsent_bytes() for harness in scenes]
     assert min(left[3:]) > 5 * MIB > max(left[:3]), left
-    # Whoever reads after all is sent everything, as fast as others.
+    # A peer that reads after all is sent everything, as fast as others.
     assert scenes[5].drain() == big.read_at(0, 6 * MIB)
     assert scenes[5].heard == ["drained"]
     assert turns.waiting == 5

@@ -149,7 +149,7 @@ def test_out_of_descriptors_a_peer_cannot_be_reached(harness: Harness, monkeypat
     with monkeypatch.context() as exhausted:
         exhausted.setattr(socket, "socket", no_socket)
         link = harness.network.connect("127.0.0.1", 9, handler)
-    link.send([b"nobody hears this"])
+    link.send([b"this is not received"])
     assert (link.peer, link.unsent_bytes(), made[0].is_closed) == ("127.0.0.1:9", 0, False)
     assert harness.run_until(lambda: made[0].is_closed)
     assert [error.errno for _, error in harness.faults] == [errno.EMFILE]
@@ -217,7 +217,7 @@ def test_descriptors_are_given_back(harness: Harness) -> None:
 
 
 class SteadyPace:
-    """Wants the same rest after each; what it is told of the core's time is kept."""
+    """Asks for the same rest after each; keeps the CPU times that it receives."""
 
     def __init__(self) -> None:
         self.used: list[float] = []
@@ -247,7 +247,7 @@ def test_a_crowd_that_comes_at_once_takes_turns_with_those_who_work(harness: Har
     listener._pace = pace = SteadyPace()
     crowd = [socket.create_connection((listener.host, listener.port)) for _ in range(15)]
     assert harness.run_until(turn)
-    assert turns[0] >= len(crowd), "whoever works has a turn in between"
+    assert turns[0] >= len(crowd), "working connections have turns in between"
     assert min(after - before for before, after in itertools.pairwise(moments)) > 0.0045
     assert min(after - before for before, after in itertools.pairwise(pace.used)) > 0.003
     listener.close()
@@ -293,7 +293,7 @@ def host_of(served: Quiet) -> str:
 
 
 def test_another_address_waits_for_one_turn_of_a_burst(harness: Harness) -> None:
-    """The kernel gives out first come first served; who comes last is let in among the first all the same."""
+    """The kernel accepts in order of arrival; a late connection is served among the first all the same."""
     listener = harness.network.listen("127.0.0.1", 0, harness.accept)
     crowd = arrive(listener.port, "127.0.0.2", 300)
     (guest,) = arrive(listener.port, "127.0.0.3", 1)
@@ -320,7 +320,7 @@ def test_a_burst_from_one_address_is_served_completely_and_in_order(harness: Har
 
 
 def test_a_crowd_that_does_not_end_makes_room_for_others(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its last ones are turned away, those who have waited keep their place, and that is told once."""
+    """Its last connections are refused, waiting ones keep their position, and that is reported once."""
     monkeypatch.setattr("millpond.node.network.PATIENCE_SECONDS", 0.0)
     harness.network.waiting_max = 20
     listener = harness.network.listen("127.0.0.1", 0, harness.accept)
@@ -357,7 +357,7 @@ def test_a_connection_that_left_before_its_turn_is_not_served(
     crowd[190].close()
     served = {"{}:{}".format(*each.getsockname()) for each in crowd[191:]}
     assert harness.run_until(lambda: served <= {each.link.peer for each in harness.served})
-    assert len(harness.served) == 10, "who has left a word is let in"
+    assert len(harness.served) == 10, "a connection that has sent data is served"
     listener.close()
     for each in crowd[191:]:
         each.close()

@@ -24,7 +24,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture(autouse=True)
 def _careless_umask() -> None:
-    """What is private must be so for whoever has a generous one."""
+    """Private files must stay private under a permissive umask."""
     before = os.umask(0)
     try:
         yield
@@ -98,7 +98,7 @@ def test_also_one_above_it_and_one_behind_a_link(tmp_path: Path) -> None:
     assert who_else_writes(own) is None
     (tmp_path / "round").symlink_to("round")
     assert who_else_writes(tmp_path / "round" / "and-round") is None, "a start says that it cannot be used"
-    # As in /tmp: nobody can rename what belongs to somebody else.
+    # As in /tmp: no user can rename the files of another.
     above.chmod(0o1777)
     assert who_else_writes(above / "data") is None
 

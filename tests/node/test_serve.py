@@ -99,7 +99,7 @@ def test_a_signal_ends_it_cleanly(child: Child, number: signal.Signals, tmp_path
 
 
 def test_who_stops_it_as_soon_as_it_is_ready_gets_a_clean_end(tmp_path: Path) -> None:
-    """Nobody handled signals between the word that it is ready and the loop: it died on the spot."""
+    """Signals were not handled between the message that it is ready and the loop: the process died at once."""
     program = PROGRAM.replace("print(broker.address[1], flush=True)", "os.kill(os.getpid(), 15)")
     run = subprocess.run(
         [sys.executable, "-c", "import os" + program, str(tmp_path / "data")],
@@ -191,20 +191,20 @@ def test_an_unread_journal_does_not_block_the_node(child: Child) -> None:
     [(1024, 16_384, 436), (20_000, 100_000, 12_309), (1 << 20, 100_000, 20_000)],
 )
 def test_limits_fit_what_the_process_may_open(descriptors: int, partitions: int, connections: int) -> None:
-    """Where they are lower than usual and still high, nobody has to be told."""
-    told: list[str] = []
-    settings = fitted(node_settings({}), descriptors, lambda event, **_: told.append(event))
+    """Limits that are lower than usual but still high need no warning."""
+    reports: list[str] = []
+    settings = fitted(node_settings({}), descriptors, lambda event, **_: reports.append(event))
     assert (settings[MAX_PARTITIONS], settings[MAX_CONNECTIONS]) == (partitions, connections)
-    assert bool(told) == (descriptors == 1024)
+    assert bool(reports) == (descriptors == 1024)
     lower = fitted(node_settings({"max.partitions": "7"}), descriptors, lambda *_, **__: None)
     assert lower[MAX_PARTITIONS] == 7
 
 
 def test_limits_above_the_descriptor_limit_are_lowered_and_logged() -> None:
-    told: list[dict[str, object]] = []
-    asked = node_settings({"max.connections": "15000"})
-    assert fitted(asked, 20_000, lambda _, **facts: told.append(facts))[MAX_CONNECTIONS] == 12_309
-    assert told == [{"descriptors": 20_000, "max_connections": 12_309}]
+    reports: list[dict[str, object]] = []
+    settings = node_settings({"max.connections": "15000"})
+    assert fitted(settings, 20_000, lambda _, **facts: reports.append(facts))[MAX_CONNECTIONS] == 12_309
+    assert reports == [{"descriptors": 20_000, "max_connections": 12_309}]
 
 
 def test_a_node_that_is_asked_to_end_again_and_again_ends_cleanly(child: Child) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-OURS_MAX = 300
+OURS_MAX = 301
 """Modules of our own. Who needs more of them at the start should know why; what clients need comes right after."""
 
 MESSAGES_MAX = 8

@@ -1,4 +1,4 @@
-"""TLS of a node's own listeners: who is let in, who is not, and who must not wait. (What links promise: tests/ports.)
+"""TLS of a node's own listeners: who is accepted, who is not, and who must not wait. tests/ports has the contract.
 
 The other side is Python's own SSLSocket, on a thread.
 """
@@ -259,9 +259,9 @@ def test_a_node_believes_only_its_own_authority_and_the_right_host(harness: Harn
     assert not greet(misnamed, ClientTls(right, checks_host=False)).is_closed
     assert greet(misnamed, ClientTls(right)).is_closed
     assert greet(good, ClientTls(TlsFiles(authorities=str(harness.files.stranger)))).is_closed
-    said = [str(fault) for fault in harness.faults]
-    assert any("not valid for" in each or "mismatch" in each.lower() for each in said), said
-    assert any("unable to get local issuer" in each or "self" in each for each in said), said
+    lines = [str(fault) for fault in harness.faults]
+    assert any("not valid for" in each or "mismatch" in each.lower() for each in lines), lines
+    assert any("unable to get local issuer" in each or "self" in each for each in lines), lines
 
 
 # Those who take their time.
@@ -320,7 +320,7 @@ def test_the_loop_does_not_wait_for_handshakes(harness: Harness) -> None:
 
 
 def test_a_connection_that_is_cut_off_is_an_end_and_no_fault(harness: Harness) -> None:
-    """Somebody on the way ends it, and TLS does not say so: what was whole has arrived, and nothing is made of the
+    """The connection is cut without a TLS close: complete records have arrived, and nothing is made of the
     rest."""
     port = harness.listen()
 
@@ -328,13 +328,13 @@ def test_a_connection_that_is_cut_off_is_an_end_and_no_fault(harness: Harness) -
         sock = socket.create_connection(("127.0.0.1", port))
         safe = harness.context().wrap_socket(sock, server_hostname="127.0.0.1", suppress_ragged_eofs=True)
         safe.sendall(b"whole")
-        heard = safe.recv(100)
+        data = safe.recv(100)
         # Half of a record, and the end of the connection below it.
         with socket.socket(fileno=os.dup(safe.fileno())) as below:
             below.sendall(b"\x17\x03\x03\x01\x00half")
             below.shutdown(socket.SHUT_RDWR)
         safe.close()
-        return heard
+        return data
 
     assert harness.run(cut_off) == b"whole"
     assert harness.run_until(lambda: harness.served[0].is_closed, seconds=10)
@@ -493,10 +493,10 @@ def test_a_file_for_a_peer_that_does_not_read_stays_in_the_file(harness: Harness
                 link = harness.served[0].link
                 held.append((link.unsent_memory_bytes(), link.unsent_bytes()))
             safe.settimeout(30)
-            heard = bytearray()
-            while len(heard) < len(content) + 4:
-                heard += safe.recv(1 << 16)
-            return bytes(heard) == b"head" + content
+            replies = bytearray()
+            while len(replies) < len(content) + 4:
+                replies += safe.recv(1 << 16)
+            return bytes(replies) == b"head" + content
 
     assert harness.run(slow_reader)
     assert held[-1][1] > 1 << 20, "most of it waits"
@@ -520,7 +520,7 @@ def test_a_certificate_that_changes_is_read_again(harness: Harness) -> None:
     assert first != second
     assert harness.run_until(lambda: harness.reloads == [(str(own), None)])
 
-    # One that is only half there does not count, and the one before goes on.
+    # A half-written certificate does not count; the previous one stays in use.
     own.write_text("nonsense")
     time.sleep(1.1)
     _, third = harness.run(lambda: harness.say(port, b"x", context))
@@ -528,7 +528,7 @@ def test_a_certificate_that_changes_is_read_again(harness: Harness) -> None:
     assert harness.run_until(lambda: len(harness.reloads) == 2)
     assert isinstance(harness.reloads[1][1], UnusableFiles)
 
-    # Nor does one that is gone, however often somebody connects: that is said once.
+    # Nor does a missing one, however often clients connect: that is reported once.
     own.unlink()
     for _ in range(3):
         time.sleep(1.05)

@@ -91,11 +91,11 @@ def _say_nonsense(server: socket.socket) -> None:
 def test_it_comes_later_on_the_loop(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b"{}")
     loop = asyncio.new_event_loop()
-    heard: list[object] = []
+    replies: list[object] = []
 
     def hear(value: object) -> None:
-        heard.append(value)
-        if len(heard) == 2:
+        replies.append(value)
+        if len(replies) == 2:
             loop.stop()
 
     web = Web(loop)
@@ -103,7 +103,7 @@ def test_it_comes_later_on_the_loop(tmp_path: Path) -> None:
         web.fetch((tmp_path / name).as_uri()).then(hear, lambda failure: hear(type(failure)))
     loop.run_forever()
     loop.close()
-    assert set(heard) == {b"{}", FileNotFoundError}
+    assert set(replies) == {b"{}", FileNotFoundError}
 
 
 def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:

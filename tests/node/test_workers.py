@@ -24,32 +24,32 @@ def run_a_while(loop: asyncio.AbstractEventLoop, condition, seconds: float = 60)
 
 def test_answers_come_back_on_the_loops_thread(loop: asyncio.AbstractEventLoop) -> None:
     workers = ThreadWorkers(loop)
-    heard: list[tuple[object, int]] = []
-    workers.run(threading.get_ident).then(lambda value: heard.append((value, threading.get_ident())))
-    assert heard == []
-    run_a_while(loop, lambda: heard)
-    job_thread, answer_thread = heard[0]
+    replies: list[tuple[object, int]] = []
+    workers.run(threading.get_ident).then(lambda value: replies.append((value, threading.get_ident())))
+    assert replies == []
+    run_a_while(loop, lambda: replies)
+    job_thread, answer_thread = replies[0]
     assert answer_thread == threading.get_ident() != job_thread
     workers.close()
 
 
 def test_a_failure_is_reported_as_such(loop: asyncio.AbstractEventLoop) -> None:
     workers = ThreadWorkers(loop)
-    heard: list[Exception] = []
-    workers.run(lambda: os.stat("/does/not/exist")).then(pytest.fail, heard.append)
-    run_a_while(loop, lambda: heard)
-    assert isinstance(heard[0], FileNotFoundError)
+    replies: list[Exception] = []
+    workers.run(lambda: os.stat("/does/not/exist")).then(pytest.fail, replies.append)
+    run_a_while(loop, lambda: replies)
+    assert isinstance(replies[0], FileNotFoundError)
     workers.close()
 
 
 def test_what_an_answer_raises_reaches_the_loop(loop: asyncio.AbstractEventLoop) -> None:
     workers = ThreadWorkers(loop)
-    heard: list[BaseException] = []
-    loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))
+    replies: list[BaseException] = []
+    loop.set_exception_handler(lambda _, context: replies.append(context["exception"]))
     failed: list[Exception] = []
     workers.run(lambda: 1).then(lambda value: 1 // (value - 1), failed.append)
-    run_a_while(loop, lambda: heard)
-    assert [type(error) for error in heard] == [ZeroDivisionError]
+    run_a_while(loop, lambda: replies)
+    assert [type(error) for error in replies] == [ZeroDivisionError]
     assert failed == []
     workers.close()
 
@@ -68,7 +68,7 @@ def test_a_job_that_ends_the_process_is_not_kept_in_a_drawer(loop: asyncio.Abstr
 
 def test_closing_waits_for_jobs_and_their_answers_still_come(loop: asyncio.AbstractEventLoop) -> None:
     workers = ThreadWorkers(loop, threads=2)
-    heard: list[int] = []
+    replies: list[int] = []
     ended: list[int] = []
 
     def job() -> None:
@@ -76,10 +76,10 @@ def test_closing_waits_for_jobs_and_their_answers_still_come(loop: asyncio.Abstr
         ended.append(1)
 
     for _ in range(6):
-        workers.run(job).then(lambda _: heard.append(1))
+        workers.run(job).then(lambda _: replies.append(1))
     workers.close()
     assert len(ended) == 6
-    run_a_while(loop, lambda: len(heard) == 6)
+    run_a_while(loop, lambda: len(replies) == 6)
     with pytest.raises(RuntimeError):
         workers.run(lambda: 1)
 

@@ -34,7 +34,7 @@ class Environment(Protocol):
 
 
 class TlsNetwork(SocketNetwork):
-    """Encrypts everything, whoever asks for it."""
+    """Encrypts every connection."""
 
     def __init__(self, certificates: Certificates, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -83,7 +83,7 @@ def test_answers_are_waited_for_longer_when_none_come() -> None:
         waits.append(patience.answer_ms(is_fetch=False))
         patience.on_silence()
     assert waits == [500, 1000, 2000, 2000]
-    assert patience.for_election_ms() == 500, "whoever is there again hears of it as soon as ever"
+    assert patience.for_election_ms() == 500, "a replica that returns hears of it as soon as before"
     patience.on_leader()
     assert patience.answer_ms(is_fetch=False) == 500
 

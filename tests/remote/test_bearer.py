@@ -1,4 +1,4 @@
-"""OAUTHBEARER as a client: where tokens come from, and what is said of one that cannot be had."""
+"""OAUTHBEARER clients: sources of tokens, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millpond.remote.signed_tokens import URL, TokenSource
 
 
 def made(expires: float) -> str:
-    """As a token looks; nobody checks its signature here."""
+    """A token; its signature is not checked here."""
     parts = ({"alg": "none"}, {"exp": expires}, {})
     return ".".join(urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts)
 
@@ -33,23 +33,23 @@ def login_of(**settings: str) -> Login:
     return login
 
 
-class Giver:
-    """A server of tokens."""
+class TokenServer:
+    """A token endpoint."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, list[str]]]] = []
+        self.requests: list[tuple[str, dict[str, list[str]]]] = []
         self.answer: bytes = b"{}"
         self.code = 200
-        giver = self
+        token_server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"])).decode()
                 who = b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode()
-                giver.asked.append((who, parse_qs(body)))
-                self.send_response(giver.code)
+                token_server.requests.append((who, parse_qs(body)))
+                self.send_response(token_server.code)
                 self.end_headers()
-                self.wfile.write(giver.answer)
+                self.wfile.write(token_server.answer)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -64,10 +64,10 @@ class Giver:
 
 
 @pytest.fixture
-def giver() -> Iterator[Giver]:
-    giver = Giver()
-    yield giver
-    giver.close()
+def token_server() -> Iterator[TokenServer]:
+    token_server = TokenServer()
+    yield token_server
+    token_server.close()
 
 
 def test_a_token_file_is_read_again_each_time(tmp_path: Path) -> None:
@@ -85,21 +85,21 @@ def test_a_token_file_is_read_again_each_time(tmp_path: Path) -> None:
         login.conversation()
 
 
-def test_a_token_is_asked_for_once_while_it_is_good(giver: Giver) -> None:
-    giver.answer = json.dumps({"access_token": "abc", "expires_in": 3600}).encode()
+def test_a_token_is_requested_once_while_it_is_valid(token_server: TokenServer) -> None:
+    token_server.answer = json.dumps({"access_token": "abc", "expires_in": 3600}).encode()
     jaas = 'some.OAuthBearerLoginModule required clientId="me" clientSecret="s:";'
-    login = login_of(**{URL: giver.url, "sasl.jaas.config": jaas, "sasl.oauthbearer.scope": "mill"})
+    login = login_of(**{URL: token_server.url, "sasl.jaas.config": jaas, "sasl.oauthbearer.scope": "mill"})
     assert [login.conversation().first() for _ in range(3)] == [b"n,,\x01auth=Bearer abc\x01\x01"] * 3
-    assert giver.asked == [("me:s%3A", {"grant_type": ["client_credentials"], "scope": ["mill"]})]
+    assert token_server.requests == [("me:s%3A", {"grant_type": ["client_credentials"], "scope": ["mill"]})]
     assert "s:" not in repr(login), "secrets are not shown"
-    giver.answer = json.dumps({"access_token": "def", "expires_in": 0}).encode()
-    other = TokenSource(giver.url, "me", "s")
+    token_server.answer = json.dumps({"access_token": "def", "expires_in": 0}).encode()
+    other = TokenSource(token_server.url, "me", "s")
     assert (other.token(), other.token()) == ("def", "def")
-    assert len(giver.asked) == 3
+    assert len(token_server.requests) == 3
 
 
 @pytest.mark.parametrize(
-    ("code", "answer", "told"),
+    ("code", "answer", "message"),
     [
         (401, b"{}", "401"),
         (200, b"no json", "invalid response"),
@@ -107,27 +107,27 @@ def test_a_token_is_asked_for_once_while_it_is_good(giver: Giver) -> None:
         (200, b"[]", "invalid response"),
     ],
 )
-def test_who_gives_no_token_is_named(giver: Giver, code: int, answer: bytes, told: str) -> None:
-    giver.code, giver.answer = code, answer
-    with pytest.raises(LoginFailed, match=told) as caught:
-        TokenSource(giver.url, "me", "secret").token()
+def test_a_failing_token_endpoint_is_named(token_server: TokenServer, code: int, answer: bytes, message: str) -> None:
+    token_server.code, token_server.answer = code, answer
+    with pytest.raises(LoginFailed, match=message) as caught:
+        TokenSource(token_server.url, "me", "secret").token()
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({}, "needs sasl.oauthbearer.token.endpoint.url"),
         ({URL: "http://elsewhere.example/token"}, "a file or https URL"),
         ({URL: "https://login.example/token"}, "needs a client's id and secret"),
     ],
 )
-def test_settings_that_cannot_work(settings: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_incomplete_settings_are_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         login_of(**settings)
 
 
-def test_librdkafka_asks_us_for_tokens(tmp_path: Path) -> None:
+def test_librdkafka_gets_tokens_by_a_callback(tmp_path: Path) -> None:
     path = tmp_path / "token"
     at = time.time() + 100
     path.write_text(made(at))

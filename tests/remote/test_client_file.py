@@ -1,4 +1,4 @@
-"""`client.properties`: read as Java reads it, and understood by every client of ours."""
+"""`client.properties`, parsed as in Java, for all clients."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_variable_applies_to_every_client(tmp_path: Path, monkeypatch: pytes
     assert common_settings(None)["bootstrap.servers"] == "10.0.0.3:9092"
 
 
-def test_spark_reads_it_where_the_job_is_declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_reads_the_file_on_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from millpond.spark.options import OptionError, read_options
 
     path = tmp_path / "client.properties"

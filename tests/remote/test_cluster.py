@@ -1,4 +1,4 @@
-"""Finding brokers, leaders and coordinators, and what is said when there are none."""
+"""Finding brokers, leaders and coordinators, and errors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from support.topics import add_partitions, create_topic
 def test_topics_are_described_and_missing_ones_left_out(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 3)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        found = cluster.topics([topic, "no-such-topic"])
-        assert set(found) == {topic}
-        assert sorted(found[topic].partitions) == [0, 1, 2]
-        assert found[topic].topic_id.int != 0
+        result = cluster.topics([topic, "no-such-topic"])
+        assert set(result) == {topic}
+        assert sorted(result[topic].partitions) == [0, 1, 2]
+        assert result[topic].topic_id.int != 0
         assert topic in cluster.topics()
-        assert cluster.topic(topic) == found[topic]
+        assert cluster.topic(topic) == result[topic]
         assert cluster.leader(topic, 2).port == node.port
         assert cluster.coordinator("group", "g").port == node.port
         assert [each.port for each in cluster.brokers()] == [node.port]
@@ -41,7 +41,7 @@ def test_a_missing_topic_or_partition_says_what_to_do(node: Node, topic: str) ->
             cluster.leader(topic, 7)
 
 
-def test_a_partition_that_was_added_is_found(node: Node, topic: str) -> None:
+def test_an_added_partition_is_found(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         assert cluster.leader(topic, 0).port == node.port
@@ -63,7 +63,7 @@ def test_a_node_that_comes_back_is_found_again(make_node: Callable[..., Node], t
         assert cluster.topics([topic])
 
 
-def test_who_tries_again_is_not_sent_to_a_leader_that_has_gone(node: Node, topic: str) -> None:
+def test_a_retry_does_not_use_the_lost_leader(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         (leader,) = cluster.addresses()
@@ -77,14 +77,14 @@ def test_an_unreachable_cluster_is_given_up_in_time() -> None:
     begun = time.monotonic()
     with (
         Cluster(settings) as cluster,
-        pytest.raises(ClusterError, match="gave up trying to ask for the topics") as told,
+        pytest.raises(ClusterError, match="gave up trying to ask for the topics") as raised,
     ):
         cluster.topics()
-    assert isinstance(told.value.__cause__, Unreachable)
+    assert isinstance(raised.value.__cause__, Unreachable)
     assert time.monotonic() - begun < 30, "by itself it would try for a minute"
 
 
-def test_what_passes_is_tried_again_and_what_does_not_is_raised(node: Node) -> None:
+def test_temporary_errors_are_retried_and_others_raised(node: Node) -> None:
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         faults = [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT]
 
@@ -109,18 +109,18 @@ def test_what_passes_is_tried_again_and_what_does_not_is_raised(node: Node) -> N
 
 
 @pytest.mark.parametrize("text", ["nowhere", "host:port", ",", "host:"])
-def test_an_address_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         Cluster({"bootstrap.servers": text})
 
 
-def test_a_time_that_is_none_is_refused() -> None:
+def test_an_invalid_timeout_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"request\.timeout\.ms=soon"):
         Cluster({"bootstrap.servers": "h:1", "request.timeout.ms": "soon"})
 
 
 def test_coordinator_requests_use_a_separate_connection(node: Node, topic: str) -> None:
-    """Else its answer would have to wait behind those of the leader."""
+    """Otherwise its response would wait behind those of the leader."""
     create_topic(node.bootstrap, topic)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         leader = cluster.leader(topic, 0)

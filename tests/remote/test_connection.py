@@ -1,4 +1,4 @@
-"""A connection to a broker that behaves, and to peers that do not."""
+"""Connections to a broker, and to peers that misbehave."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def test_the_newest_common_version_is_spoken(node: Node) -> None:
+def test_the_newest_common_version_is_used(node: Node) -> None:
     with BrokerConnection("127.0.0.1", node.port) as connection:
         newest = connection.ask(m.DescribeClusterRequest(), m.DescribeClusterResponse)
         assert newest.brokers[0].port == node.port
-        # The same connection goes on, and an older version does as well.
+        # An older version works on the same connection.
         oldest = connection.ask(m.MetadataRequest(topics=[]), m.MetadataResponse, newest=1)
         assert [each.node_id for each in oldest.brokers] == [newest.brokers[0].broker_id]
         assert connection.version(m.MetadataRequest, newest=4) == 4
@@ -53,7 +53,7 @@ def test_the_newest_common_version_is_spoken(node: Node) -> None:
             connection.version(m.FetchRequest, newest=3)
 
 
-def test_several_questions_may_be_on_their_way(node: Node) -> None:
+def test_several_requests_may_be_in_flight(node: Node) -> None:
     with BrokerConnection("127.0.0.1", node.port) as connection:
         connection.send(m.MetadataRequest(topics=[]), m.MetadataResponse)
         connection.send(m.DescribeClusterRequest(), m.DescribeClusterResponse)
@@ -75,7 +75,7 @@ def test_several_questions_may_be_on_their_way(node: Node) -> None:
         (framed(struct.pack(">ihi", 2, 0, 0)), MalformedMessage),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_and_no_crash(answer: bytes, fault: type[Exception]) -> None:
+def test_a_malformed_response_is_an_error(answer: bytes, fault: type[Exception]) -> None:
     with peer(answer) as (host, port), pytest.raises(fault):
         BrokerConnection(host, port, answer_seconds=5)
 
@@ -93,12 +93,12 @@ def test_a_broker_without_the_api_raises_unsupported() -> None:
 def test_an_unreachable_broker_is_reported_with_its_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(ClusterError, match=f"no broker answers at 127.0.0.1:{port}") as told:
+    with pytest.raises(ClusterError, match=f"no broker answers at 127.0.0.1:{port}") as raised:
         BrokerConnection("127.0.0.1", port)
-    assert told.value.retriable
+    assert raised.value.retriable
 
 
-def test_a_silent_broker_is_not_waited_for_without_end() -> None:
+def test_a_silent_broker_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(Unreachable, match="has not answered ApiVersions in time"):

@@ -1,4 +1,4 @@
-"""What a broker's answer means: in words, with advice, and whether it passes."""
+"""Error codes: texts, advice, and which are temporary."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def test_an_unknown_code_is_a_number() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(PASSING))
-def test_what_passes_is_worth_another_try(code: int) -> None:
+def test_temporary_errors_are_retriable(code: int) -> None:
     assert Answered("it", code).retriable
 
 
-def test_all_is_well_is_no_error() -> None:
+def test_code_0_is_not_an_error() -> None:
     check(ErrorCode.NONE, "it")
     with pytest.raises(Answered):
         check(ErrorCode.INVALID_REQUEST, "it")
 
 
-def test_lost_offsets_travel_from_an_executor_to_the_driver() -> None:
+def test_offsets_gone_can_be_pickled() -> None:
     fault = pickle.loads(pickle.dumps(OffsetsGone(TopicPartition("t", 3), 5, 40, 100)))
     assert str(fault) == "t[3]: offset 5 was asked for, the log has 40 to 100"
-    assert (fault.partition, fault.wanted, fault.earliest, fault.latest) == (("t", 3), 5, 40, 100)
+    assert (fault.partition, fault.requested, fault.earliest, fault.latest) == (("t", 3), 5, 40, 100)

@@ -1,4 +1,4 @@
-"""Where partitions begin and end, and how far a group is."""
+"""Offsets of partitions and groups."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def filled(node: Node, topic: str) -> str:
     return topic
 
 
-def test_begin_end_and_times(node: Node, filled: str) -> None:
+def test_offsets_of_start_end_and_times(node: Node, filled: str) -> None:
     full, empty = TopicPartition(filled, 0), TopicPartition(filled, 1)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         delete_records(node.bootstrap, filled, 0, 3)
         assert offsets.earliest(cluster, [full, empty]) == {full: 3, empty: 0}
         assert offsets.latest(cluster, [full, empty]) == {full: 10, empty: 0}
         assert offsets.latest(cluster, [full], "read_committed") == {full: 10}
-        asked = {full: BASE_MS + 5500, empty: BASE_MS}
-        assert offsets.at_times(cluster, asked) == {full: 6, empty: None}
+        requests = {full: BASE_MS + 5500, empty: BASE_MS}
+        assert offsets.at_times(cluster, requests) == {full: 6, empty: None}
         assert offsets.at_times(cluster, {full: BASE_MS + 60_000}) == {full: None}
         assert offsets.latest(cluster, []) == {}
 
 
-def test_an_open_transaction_holds_back_who_reads_committed(node: Node, filled: str) -> None:
+def test_an_open_transaction_limits_read_committed(node: Node, filled: str) -> None:
     producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"{filled}-t"})
     producer.init_transactions(10)
     producer.begin_transaction()
@@ -51,11 +51,11 @@ def test_an_open_transaction_holds_back_who_reads_committed(node: Node, filled: 
         assert offsets.latest(cluster, [partition], "read_committed") == {partition: 10}
         assert offsets.latest(cluster, [partition]) == {partition: 11}
         producer.commit_transaction(10)
-        # The record and the marker behind it.
+        # The record and its marker.
         assert offsets.latest(cluster, [partition], "read_committed") == {partition: 12}
 
 
-def test_a_group_without_members_keeps_what_is_committed(node: Node, filled: str) -> None:
+def test_offsets_are_committed_for_a_group_without_members(node: Node, filled: str) -> None:
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         offsets.commit_group(cluster, f"{filled}-group", {TopicPartition(filled, 0): 7, TopicPartition(filled, 1): 0})
     consumer = Consumer({"bootstrap.servers": node.bootstrap, "group.id": f"{filled}-group"})
@@ -64,6 +64,6 @@ def test_a_group_without_members_keeps_what_is_committed(node: Node, filled: str
     assert [each.offset for each in committed] == [7, 0]
 
 
-def test_a_topic_that_is_not_there_is_named(node: Node) -> None:
+def test_a_missing_topic_is_named(node: Node) -> None:
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster, pytest.raises(UnknownTopic, match="'missing'"):
         offsets.latest(cluster, [TopicPartition("missing", 0)])

@@ -1,4 +1,4 @@
-"""Ranges of a partition as whole batches, over codecs, transactions, crashes and logs that lost what was asked."""
+"""Reading ranges: codecs, transactions, crashes, and missing offsets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from support.topics import create_topic, delete_records
 
 
 def rows(batches: Iterable[RawBatch], start: int, end: int) -> list[tuple[int, bytes | None]]:
-    found = []
+    result = []
     for header, payload in batches:
         append_time = header.max_timestamp if header.is_append_time else None
         decoded = kernel.decode_records(
             payload, header.record_count, header.base_offset, header.base_timestamp, append_time
         )
-        found += [(offset, value) for offset, _, _, value, _ in decoded if start <= offset < end]
-    return found
+        result += [(offset, value) for offset, _, _, value, _ in decoded if start <= offset < end]
+    return result
 
 
 def value_of(record: Record) -> bytes | None:
@@ -48,7 +48,7 @@ def test_a_range_has_every_record_once(node: Node, topic: str, codec: str) -> No
         partition = TopicPartition(topic, 0)
         expected = [(number, b"%d" % number * 10) for number in range(500)]
         assert rows(read_range(cluster, partition, 0, 500), 0, 500) == expected
-        # A few hundred bytes at a time: every batch is a question of its own.
+        # A few hundred bytes at a time, so that every batch is a separate request.
         assert rows(read_range(cluster, partition, 7, 321, fetch_bytes=300), 7, 321) == expected[7:321]
         assert list(read_range(cluster, partition, 9, 9)) == []
 
@@ -62,7 +62,7 @@ def test_a_reader_that_stops_early_leaves_the_cluster_usable(node: Node, topic: 
         assert len(rows(read_range(cluster, TopicPartition(topic, 0), 0, 500), 0, 500)) == 500
 
 
-def test_what_was_aborted_is_left_out_for_who_reads_committed(node: Node, topic: str) -> None:
+def test_read_committed_leaves_out_aborted_records(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     writers = [
         Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"{topic}-{name}"}) for name in "ab"
@@ -71,7 +71,7 @@ def test_what_was_aborted_is_left_out_for_who_reads_committed(node: Node, topic:
         writer.init_transactions(10)
     expected = []
     for number in range(12):
-        # Two at a time, so that their records lie between each other's.
+        # Two at a time, so that their records interleave.
         for name, writer in zip(b"ab", writers, strict=True):
             writer.begin_transaction()
             for part in range(3):
@@ -93,51 +93,51 @@ def test_what_was_aborted_is_left_out_for_who_reads_committed(node: Node, topic:
                 read_range(cluster, partition, 0, end, isolation="read_committed", fetch_bytes=fetch_bytes), 0, end
             )
             assert sorted(value for _, value in committed) == sorted(expected)  # type: ignore[type-var]
-        # Begun in the middle of an aborted transaction.
+        # Starting in the middle of an aborted transaction.
         late = rows(read_range(cluster, partition, 5, end, isolation="read_committed", fetch_bytes=200), 5, end)
         assert late == [each for each in committed if each[0] >= 5]
 
 
-def test_offsets_that_are_gone_are_named(node: Node, topic: str) -> None:
+def test_missing_offsets_are_named(node: Node, topic: str) -> None:
     fill(node, topic, 100)
     delete_records(node.bootstrap, topic, 0, 40)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         with pytest.raises(OffsetsGone) as early:
             list(read_range(cluster, TopicPartition(topic, 0), 10, 100))
-        assert (early.value.wanted, early.value.earliest, early.value.latest) == (10, 40, 100)
+        assert (early.value.requested, early.value.earliest, early.value.latest) == (10, 40, 100)
         with pytest.raises(OffsetsGone) as late:
             list(read_range(cluster, TopicPartition(topic, 0), 200, 300))
-        assert (late.value.wanted, late.value.latest) == (299, 100)
+        assert (late.value.requested, late.value.latest) == (299, 100)
         with pytest.raises(OffsetsGone):
             list(read_range(cluster, TopicPartition(topic, 0), 90, 120))
 
 
-def test_a_node_that_dies_in_the_middle_is_waited_for(make_node: Callable[..., Node], topic: str) -> None:
+def test_a_restarted_node_is_awaited(make_node: Callable[..., Node], topic: str) -> None:
     node = make_node()
     fill(node, topic, 2000)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         reader = read_range(cluster, TopicPartition(topic, 0), 0, 2000, fetch_bytes=300)
-        found = rows([next(reader)], 0, 2000)
+        result = rows([next(reader)], 0, 2000)
         node.restart(crash=True)
-        found += rows(reader, 0, 2000)
-    assert [offset for offset, _ in found] == list(range(2000))
+        result += rows(reader, 0, 2000)
+    assert [offset for offset, _ in result] == list(range(2000))
 
 
-def test_who_reads_slowly_may_be_hung_up_on(node: Node, topic: str) -> None:
-    """A broker ends what is idle for ten minutes. A redrive of a few letters a second takes longer for one answer."""
+def test_a_slow_reader_survives_a_closed_connection(node: Node, topic: str) -> None:
+    """A broker closes connections that are idle for ten minutes, and a slow redrive may need longer per response."""
     fill(node, topic, 500)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         partition = TopicPartition(topic, 0)
         reader = read_range(cluster, partition, 0, 500, fetch_bytes=300, patience_seconds=0.5)
-        found = rows([next(reader)], 0, 500)
+        result = rows([next(reader)], 0, 500)
         time.sleep(0.6)
         cluster.leader(*partition)._socket.close()
-        found += rows(reader, 0, 500)
-    assert [offset for offset, _ in found] == list(range(500))
+        result += rows(reader, 0, 500)
+    assert [offset for offset, _ in result] == list(range(500))
 
 
 def test_the_first_records_of_many_partitions(node: Node, topic: str) -> None:
-    """Markers and aborted records are passed over; where nothing is, nothing comes back."""
+    """Markers and aborted records are skipped; empty partitions are left out."""
     create_topic(node.bootstrap, topic, 80)
     plain = Producer({"bootstrap.servers": node.bootstrap})
     for index in range(70):
@@ -167,8 +167,8 @@ def test_the_first_records_of_many_partitions(node: Node, topic: str) -> None:
         assert [each.offset for each in read_records(cluster, seventy, 0, 4, isolation="read_committed")] == [2]
 
 
-def test_of_the_first_records_only_what_is_wanted_is_held(node: Node, topic: str) -> None:
-    """Of five hundred partitions they could be gigabytes."""
+def test_first_records_hold_only_the_result(node: Node, topic: str) -> None:
+    """The records of five hundred partitions could be gigabytes."""
     create_topic(node.bootstrap, topic, 20)
     producer = Producer({"bootstrap.servers": node.bootstrap})
     for index in range(20):
@@ -186,7 +186,7 @@ def test_of_the_first_records_only_what_is_wanted_is_held(node: Node, topic: str
 
 
 def test_a_search_among_invisible_records_ends_in_time(node: Node, topic: str) -> None:
-    """One aborted transaction after the other: no record comes that whoever reads could count."""
+    """Only aborted transactions, so that no record is visible."""
     create_topic(node.bootstrap, topic)
     producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"{topic}-t"})
     producer.init_transactions(10)
@@ -196,16 +196,16 @@ def test_a_search_among_invisible_records_ends_in_time(node: Node, topic: str) -
         producer.flush()
         producer.abort_transaction(10)
     partition = TopicPartition(topic, 0)
-    heard: list[int] = []
+    calls: list[int] = []
 
     def is_up(at: int) -> bool:
-        heard.append(at)
-        return len(heard) > 3
+        calls.append(at)
+        return len(calls) > 3
 
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         few = {"isolation": "read_committed", "fetch_bytes": 1, "is_up": is_up}
         assert list(read_range(cluster, partition, 0, 10, **few)) == []  # type: ignore[arg-type]
-        assert heard == sorted(set(heard))
-        assert (heard[0], len(heard), heard[-1] < 10) == (0, 4, True)
+        assert calls == sorted(set(calls))
+        assert (calls[0], len(calls), calls[-1] < 10) == (0, 4, True)
         assert first_or_end(cluster, {partition: 0}, isolation="read_committed", is_up=lambda: True) == {}
         assert first_or_end(cluster, {partition: 0}, isolation="read_committed") == {partition: 10}

@@ -1,4 +1,4 @@
-"""Logins as conversations: the words of the client, and what it says to a broker that cheats."""
+"""SASL conversations, also with a broker that cheats."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from millpond.remote.errors import LoginFailed
 from millpond.remote.sasl import Login, Plain, Scram
 
 
-def test_plain_says_everything_at_once() -> None:
+def test_plain_sends_one_message() -> None:
     conversation = Plain("ada", "secret")
     assert conversation.first() == b"\0ada\0secret"
     assert conversation.next(b"") is None
 
 
-def test_scram_speaks_the_example_of_its_standard() -> None:
+def test_scram_matches_the_example_of_its_rfc() -> None:
     """The conversation of RFC 7677, section 3."""
     conversation = Scram("sha256", "user", "pencil", nonce="rOprNGfwEbeRWgbNEkqO")
     assert conversation.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
@@ -29,28 +29,28 @@ def test_scram_speaks_the_example_of_its_standard() -> None:
     assert conversation.next(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") is None
 
 
-def test_a_name_with_signs_of_the_notation_is_quoted() -> None:
+def test_special_characters_in_a_user_name_are_escaped() -> None:
     assert Scram("sha512", "a=b,c", "x", nonce="n").first() == b"n,,n=a=3Db=2Cc,r=n"
 
 
 @pytest.mark.parametrize(
-    ("said", "fault"),
+    ("message", "fault"),
     [
         (b"r=other,s=AAAA,i=4096", "nonce"),
         (b"r=n,s=AAAA,i=4096", "nonce"),
-        (b"r=nX,s=AAAA,i=99999999", "rounds"),
-        (b"r=nX,s=AAAA,i=0", "rounds"),
-        (b"r=nX,s=AAAA,i=-1", "rounds"),
+        (b"r=nX,s=AAAA,i=99999999", "iterations"),
+        (b"r=nX,s=AAAA,i=0", "iterations"),
+        (b"r=nX,s=AAAA,i=-1", "iterations"),
         (b"r=nX,s=!,i=4096", "is invalid"),
         (b"e=unknown-user", "unknown-user"),
         (b"\xff\xfe", "nonce"),
     ],
 )
-def test_a_broker_that_answers_wrongly_is_refused(said: bytes, fault: str) -> None:
+def test_an_invalid_challenge_is_refused(message: bytes, fault: str) -> None:
     conversation = Scram("sha256", "user", "pencil", nonce="n")
     conversation.first()
     with pytest.raises(LoginFailed, match=fault):
-        conversation.next(said)
+        conversation.next(message)
 
 
 def test_a_broker_that_does_not_know_the_password_is_refused() -> None:

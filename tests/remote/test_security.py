@@ -1,4 +1,4 @@
-"""Speaking to a cluster behind TLS and logins: who gets in, who is refused and with what words; and the settings."""
+"""TLS and logins: accepted and refused clients, errors, and settings."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture
 def behind_door(make_node: Callable[..., Node]) -> Iterator[MakeDoor]:
-    """Starts a node behind such a door; where to find it."""
+    """Starts a node behind a TLS and SASL proxy; its settings for clients."""
     doors: list[Door] = []
 
-    def make(*given: object, **wanted: object) -> dict[str, str]:
+    def make(*given: object, **expected: object) -> dict[str, str]:
         port = free_port()
         node = make_node({"advertised.listener": f"{HOST}:{port}"})
-        doors.append(Door(port, node.port, *given, **wanted))  # type: ignore[arg-type]
+        doors.append(Door(port, node.port, *given, **expected))  # type: ignore[arg-type]
         return {"bootstrap.servers": f"{HOST}:{port}", "default.api.timeout.ms": "4000"}
 
     yield make
@@ -49,7 +49,7 @@ def behind_door(make_node: Callable[..., Node]) -> Iterator[MakeDoor]:
 
 
 def create_topic(settings: dict[str, str], name: str) -> int:
-    """How many partitions the topic has that the cluster makes when it is asked for."""
+    """Create a topic by requesting its metadata; its number of partitions."""
     with Cluster(settings) as cluster:
         return len(cluster.topics([name], create=True)[name].partitions)
 
@@ -103,7 +103,7 @@ def test_a_mechanism_that_is_not_offered_is_named_with_those_that_are(behind_doo
 
 
 @pytest.mark.parametrize("mechanism", HASHES)
-def test_a_broker_that_does_not_know_the_password_is_not_believed(behind_door: MakeDoor, mechanism: str) -> None:
+def test_a_broker_must_prove_that_it_knows_the_password(behind_door: MakeDoor, mechanism: str) -> None:
     settings = behind_door(logins={mechanism: lambda: ScramServer(mechanism, USERS, knows_passwords=False)})
     who = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism}
     who |= {"sasl.username": "alice", "sasl.password": USERS["alice"]}
@@ -127,7 +127,7 @@ def test_certificates_are_checked_on_both_sides(behind_door: MakeDoor, certifica
     assert create_topic({**settings, **as_text}, "kept") == 1
     with pytest.raises(LoginFailed, match=r"no TLS with .*ssl.ca.location"):
         create_topic({**settings, **ours, "ssl.ca.location": str(certificates.stranger)}, "kept")
-    # A broker refuses a client without a certificate after the handshake: by then we have sent the first question.
+    # A broker refuses a client without a certificate after the handshake, when the first request is sent.
     with pytest.raises(ClientError, match=r"the broker accepts our certificate \(ssl.certificate.location"):
         create_topic({**settings, **trusted, "default.api.timeout.ms": "500"}, "kept")
 
@@ -162,7 +162,7 @@ def test_one_side_speaks_tls_and_the_other_does_not(
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "error_text"),
     [
         ({"security.protocol": "TLS"}, "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         ({"security.protocol": "SASL_PLAINTEXT"}, "sasl.mechanism is missing; choose one of PLAIN"),
@@ -173,8 +173,8 @@ def test_one_side_speaks_tls_and_the_other_does_not(
         ({"security.protocol": "SSL", "ssl.keystore.type": "PKCS12"}, "only PEM"),
     ],
 )
-def test_invalid_settings_are_reported_before_connecting(settings: dict[str, str], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_invalid_settings_are_reported_before_connecting(settings: dict[str, str], error_text: str) -> None:
+    with pytest.raises(ConfigError, match=error_text):
         Security.from_settings(settings)
 
 

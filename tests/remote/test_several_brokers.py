@@ -1,4 +1,4 @@
-"""A cluster of three brokers, each leading some partitions: everybody is asked what is theirs, also after a move."""
+"""Three brokers, each leading some partitions, also after a move."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from millpond.remote.cluster import Cluster
 from millpond.remote.reader import read_range
 from millpond.remote.writer import BatchWriter
 from millpond.wire import kernel
+from millpond.wire.records import Record
 from support.mock_cluster import MockCluster
 
 LEADERS = [1, 2, 3, 3, 2, 1]
@@ -35,42 +36,34 @@ def cluster(mock: MockCluster) -> Iterator[Cluster]:
         yield connected
 
 
-def payload(first: int) -> bytes:
-    """A records section of a few numbers."""
-    values = [b"%06d" % number for number in range(first, first + BATCH)]
-    offsets = b"".join((6 * row).to_bytes(4, "little") for row in range(BATCH + 1))
-    selection = b"".join(row.to_bytes(4, "little") for row in range(BATCH))
-    rows = kernel.RowColumns(BATCH, None, kernel.BinaryColumn(0, offsets, b"".join(values)))
-    return bytes(kernel.encode_rows(rows, selection, 0, 1 << 30, 0).payload)
-
-
 def write(cluster: Cluster, partitions: list[TopicPartition], disturb: dict[int, object] | None = None) -> None:
-    """Numbers in order to all partitions alike; before some of the batches something happens."""
+    """Write ascending numbers to all partitions; `disturb` is called before some batches."""
     now_ms = int(time.time() * 1000)
     with BatchWriter(cluster, request_bytes=1) as writer:
         for batch in range(BATCHES):
             if disturb and batch in disturb:
                 disturb[batch]()  # type: ignore[operator]
+            values = [b"%06d" % number for number in range(batch * BATCH, (batch + 1) * BATCH)]
             for partition in partitions:
-                writer.append(partition, payload(batch * BATCH), BATCH, now_ms, now_ms)
+                writer.append_records(partition, [Record(0, now_ms, None, value) for value in values])
         writer.flush()
 
 
 def numbers(cluster: Cluster, partition: TopicPartition, disturb: dict[int, object] | None = None) -> list[int]:
-    found: list[int] = []
+    result: list[int] = []
     end = offsets.latest(cluster, [partition])[partition]
     for count, (header, data) in enumerate(read_range(cluster, partition, 0, end, fetch_bytes=200)):
         if disturb and count in disturb:
             disturb[count]()  # type: ignore[operator]
         decoded = kernel.decode_records(data, header.record_count, header.base_offset, header.base_timestamp, None)
-        found += [int(value or b"") for _, _, _, value, _ in decoded]
-    return found
+        result += [int(value or b"") for _, _, _, value, _ in decoded]
+    return result
 
 
 EXPECTED = list(range(BATCHES * BATCH))
 
 
-def test_every_leader_is_asked_for_its_own(mock: MockCluster, cluster: Cluster) -> None:
+def test_each_leader_serves_its_partitions(mock: MockCluster, cluster: Cluster) -> None:
     assert [cluster.topic("shared").partitions[partition.partition].leader for partition in PLACES] == LEADERS
     assert len({cluster.leader(*partition).address for partition in PLACES}) == 3
     write(cluster, PLACES)
@@ -91,13 +84,13 @@ def test_a_leader_that_moves_is_followed(mock: MockCluster, cluster: Cluster) ->
     assert offsets.latest(cluster, PLACES) == {each: (each.partition < 2) * BATCHES * BATCH for each in PLACES}
 
 
-def test_a_broker_that_goes_down_and_comes_back_is_waited_for(mock: MockCluster, cluster: Cluster) -> None:
+def test_a_broker_that_is_down_for_a_while_is_awaited(mock: MockCluster, cluster: Cluster) -> None:
     def another_leads() -> None:
         mock.down(1)
         mock.move("shared", 0, 2)
 
     write(cluster, [PLACES[0]], {15: another_leads})
-    # The mock does not know sequence numbers: what was on its way may be there twice, but no number is missing.
+    # The mock ignores sequence numbers, so batches in flight may be duplicated, but none is missing.
     written = numbers(cluster, PLACES[0])
     assert list(dict.fromkeys(written)) == EXPECTED
 
@@ -108,7 +101,7 @@ def test_a_broker_that_goes_down_and_comes_back_is_waited_for(mock: MockCluster,
     assert numbers(cluster, PLACES[0], {10: nobody_leads}) == written
 
 
-def test_the_coordinator_is_found_again_after_it_has_moved(mock: MockCluster, cluster: Cluster) -> None:
+def test_a_moved_coordinator_is_found_again(mock: MockCluster, cluster: Cluster) -> None:
     for broker in (3, 1):
         mock.move_coordinator("group", "readers", broker)
         offsets.commit_group(cluster, "readers", {PLACES[0]: broker})

@@ -1,4 +1,4 @@
-"""Transactions that one process fills and another ends."""
+"""Transactions that one process writes and another ends."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_ending_again_gets_the_same_result(cluster: Cluster, node: Node, topic: 
     with Cluster({"bootstrap.servers": node.bootstrap}) as other:
         assert end(other, identity, commit=commit) is expected
     assert end(cluster, identity, commit=commit) is expected
-    # The other way cannot be had any more, and the answer says how it is.
+    # Ending it differently returns the actual outcome.
     assert end(cluster, identity, commit=not commit) is expected
     assert describe(cluster, [identity.transactional_id])[identity.transactional_id].outcome(identity) is expected
     assert fate(cluster, identity, TopicPartition(topic, 0), first) is (Fate.SEEN if commit else Fate.HIDDEN)
@@ -66,7 +66,9 @@ def test_ending_again_gets_the_same_result(cluster: Cluster, node: Node, topic: 
         assert committed_values(raw, topic) == ([b"a"] if commit else [])
 
 
-def test_a_newer_producer_fences_and_the_log_still_knows(cluster: Cluster, node: Node, topic: str) -> None:
+def test_a_newer_producer_fences_and_the_log_still_shows_the_outcome(
+    cluster: Cluster, node: Node, topic: str
+) -> None:
     create_topic(node.bootstrap, topic)
     kept = init_producer(cluster, f"{topic}-t", TIMEOUT_MS)
     kept_at = fill(cluster, kept, topic, b"kept")
@@ -76,7 +78,7 @@ def test_a_newer_producer_fences_and_the_log_still_knows(cluster: Cluster, node:
     newest = init_producer(cluster, f"{topic}-t", TIMEOUT_MS)
     with pytest.raises(Fenced):
         add_partitions(cluster, lost, [TopicPartition(topic, 0)])
-    # The coordinator cannot tell the two apart any more; readers can.
+    # The coordinator can no longer tell the two apart; the log can.
     assert end(cluster, kept, commit=True) is Outcome.FENCED
     assert end(cluster, lost, commit=True) is Outcome.FENCED
     assert fate(cluster, kept, TopicPartition(topic, 0), kept_at) is Fate.SEEN
@@ -86,7 +88,7 @@ def test_a_newer_producer_fences_and_the_log_still_knows(cluster: Cluster, node:
     assert fate(cluster, kept, TopicPartition(topic, 0), kept_at) is Fate.GONE
 
 
-def test_somebody_elses_batch_proves_nothing(cluster: Cluster, node: Node, topic: str) -> None:
+def test_another_producers_batch_proves_nothing(cluster: Cluster, node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     identity = init_producer(cluster, f"{topic}-t", TIMEOUT_MS)
     first = fill(cluster, identity, topic, b"a")
@@ -95,7 +97,7 @@ def test_somebody_elses_batch_proves_nothing(cluster: Cluster, node: Node, topic
     assert fate(cluster, stranger, TopicPartition(topic, 0), first) is Fate.GONE
 
 
-def test_what_timed_out_is_lost(make_node: Callable[..., Node], topic: str) -> None:
+def test_a_timed_out_transaction_is_lost(make_node: Callable[..., Node], topic: str) -> None:
     node = make_node(NODE_SETTINGS)
     create_topic(node.bootstrap, topic)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
@@ -109,23 +111,23 @@ def test_what_timed_out_is_lost(make_node: Callable[..., Node], topic: str) -> N
             add_partitions(cluster, identity, [TopicPartition(topic, 0)])
 
 
-def test_open_ones_are_found_by_their_prefix(cluster: Cluster, node: Node, topic: str) -> None:
+def test_open_transactions_are_found_by_prefix(cluster: Cluster, node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 2)
     names = [f"{topic}.{name}" for name in ("a", "b", "c")]
     identities = [init_producer(cluster, name, TIMEOUT_MS) for name in names]
     for identity in identities[:2]:
         add_partitions(cluster, identity, [TopicPartition(topic, 0), TopicPartition(topic, 1)])
     assert list_open(cluster, f"{topic}.") == names[:2]
-    found = describe(cluster, [*names, "nobody"])
-    assert {name: found[name].is_open for name in found} == dict(zip(names, (True, True, False), strict=True))
-    assert found[names[0]].partitions == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
-    assert found[names[0]].outcome(identities[0]) is None
-    assert found[names[2]].outcome(identities[2]) is Outcome.EMPTY
+    result = describe(cluster, [*names, "nobody"])
+    assert {name: result[name].is_open for name in result} == dict(zip(names, (True, True, False), strict=True))
+    assert result[names[0]].partitions == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+    assert result[names[0]].outcome(identities[0]) is None
+    assert result[names[2]].outcome(identities[2]) is Outcome.EMPTY
     assert end(cluster, identities[0], commit=False) is Outcome.ABORTED
     assert list_open(cluster, f"{topic}.") == names[1:2]
 
 
-def test_many_end_together(cluster: Cluster, node: Node, topic: str) -> None:
+def test_many_transactions_end_together(cluster: Cluster, node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic)
     identities = [init_producer(cluster, f"{topic}.{number:03}", TIMEOUT_MS) for number in range(70)]
     for identity in identities:
@@ -136,11 +138,11 @@ def test_many_end_together(cluster: Cluster, node: Node, topic: str) -> None:
     assert end_all(cluster, identities, commit=True) == expected
     assert end_all(cluster, identities, commit=True) == expected
     assert list_open(cluster, f"{topic}.") == []
-    # Each has ended, so none can end the other way; all are asked again alone.
+    # All have ended, so the outcome is the actual one.
     assert end_all(cluster, identities[:2], commit=False) == dict.fromkeys(identities[:2], Outcome.COMMITTED)
 
 
-def test_many_end_although_the_connection_breaks(make_node: Callable[..., Node], topic: str) -> None:
+def test_many_transactions_end_despite_a_broken_connection(make_node: Callable[..., Node], topic: str) -> None:
     node = make_node(NODE_SETTINGS)
     create_topic(node.bootstrap, topic)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
@@ -151,7 +153,7 @@ def test_many_end_although_the_connection_breaks(make_node: Callable[..., Node],
         assert end_all(cluster, identities, commit=False) == dict.fromkeys(identities, Outcome.ABORTED)
 
 
-def test_what_the_cluster_refuses_is_said(cluster: Cluster, topic: str) -> None:
+def test_a_refusal_of_the_cluster_is_an_error(cluster: Cluster, topic: str) -> None:
     with pytest.raises(ClientError, match=r"INVALID_TRANSACTION_TIMEOUT.*transaction\.max\.timeout\.ms"):
         init_producer(cluster, f"{topic}-t", 1 << 30)
     assert end(cluster, ProducerIdentity(f"{topic}-nobody", 1, 0), commit=True) is Outcome.FENCED

@@ -1,4 +1,4 @@
-"""Batches written once and in order, whatever breaks between us and the broker."""
+"""Batches are written once and in order, despite failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from millpond.remote.offsets import latest
 from millpond.remote.reader import read_records
 from millpond.remote.transactions import Fate, end, fate, init_producer
 from millpond.remote.writer import BatchWriter
-from millpond.wire import kernel
 from millpond.wire import messages as m
 from millpond.wire.batch import read_header
 from millpond.wire.compression import ZSTD
@@ -29,21 +28,9 @@ from support.raw_transactions import committed_values
 from support.topics import create_topic
 
 
-def payload(values: list[bytes]) -> bytes:
-    """A records section of values without keys."""
-    ends = [0]
-    for value in values:
-        ends.append(ends[-1] + len(value))
-    offsets = b"".join(each.to_bytes(4, "little") for each in ends)
-    column = kernel.BinaryColumn(0, offsets, b"".join(values))
-    selection = b"".join(row.to_bytes(4, "little") for row in range(len(values)))
-    rows = kernel.RowColumns(len(values), None, column)
-    return bytes(kernel.encode_rows(rows, selection, 0, 1 << 30, 0).payload)
-
-
 def append(writer: BatchWriter, partition: TopicPartition, values: list[bytes]) -> None:
     now_ms = int(time.time() * 1000)
-    writer.append(partition, payload(values), len(values), now_ms, now_ms)
+    writer.append_records(partition, [Record(0, now_ms, None, value) for value in values])
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -56,7 +43,7 @@ def test_everything_is_there_once_and_in_order(node: Node, topic: str, acks: int
     create_topic(node.bootstrap, topic, 3)
     with (
         Cluster({"bootstrap.servers": node.bootstrap}) as cluster,
-        # Small limits, so that many requests are on their way and the writer has to wait for room.
+        # Small limits, so that many requests are in flight and the writer must wait.
         BatchWriter(cluster, acks=acks, codec=codec, buffer_bytes=4_000, request_bytes=1_000) as writer,
     ):
         for first in range(0, 3_000, 10):
@@ -69,7 +56,9 @@ def test_everything_is_there_once_and_in_order(node: Node, topic: str, acks: int
                 assert committed_values(raw, topic, partition) == expected
 
 
-def test_crashes_of_the_node_lose_double_and_reorder_nothing(make_node: Callable[..., Node], topic: str) -> None:
+def test_crashes_of_the_node_do_not_lose_duplicate_or_reorder_records(
+    make_node: Callable[..., Node], topic: str
+) -> None:
     node = make_node()
     create_topic(node.bootstrap, topic, 2)
     batches: list[list[bytes]] = []
@@ -87,7 +76,7 @@ def test_crashes_of_the_node_lose_double_and_reorder_nothing(make_node: Callable
 
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)
-        # A node ends with the thread that started it, so this thread does the killing.
+        # A node exits with the thread that started it, so this thread kills it.
         for _ in range(3):
             time.sleep(0.4)
             node.restart(crash=True)
@@ -100,7 +89,7 @@ def test_crashes_of_the_node_lose_double_and_reorder_nothing(make_node: Callable
 
 
 @pytest.mark.smoke
-def test_a_transaction_shows_when_it_is_committed(node: Node, topic: str) -> None:
+def test_a_transaction_is_visible_once_it_is_committed(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1)
     partition = TopicPartition(topic, 0)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster, Raw(node.port) as raw:
@@ -128,7 +117,7 @@ def test_a_fenced_writer_gets_an_error(node: Node, topic: str) -> None:
                 writer.flush()
 
 
-def test_a_gap_in_the_sequence_is_said_to_be_one(node: Node, topic: str) -> None:
+def test_a_gap_in_the_sequence_is_reported(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster, BatchWriter(cluster) as writer:
         append(writer, TopicPartition(topic, 0), [b"a"])
@@ -140,7 +129,7 @@ def test_a_gap_in_the_sequence_is_said_to_be_one(node: Node, topic: str) -> None
         assert caught.value.code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_node_that_stays_away_ends_the_wait(make_node: Callable[..., Node], topic: str) -> None:
+def test_an_unreachable_node_ends_the_wait(make_node: Callable[..., Node], topic: str) -> None:
     node = make_node()
     create_topic(node.bootstrap, topic, 1)
     settings = {"bootstrap.servers": node.bootstrap, "default.api.timeout.ms": "300"}
@@ -162,13 +151,13 @@ def test_a_batch_that_is_too_large_is_refused_with_advice(node: Node, topic: str
 
 
 @pytest.mark.parametrize("wrong", [{"acks": 0}, {"acks": 1, "transactional": ("t", 1, 0)}])
-def test_what_cannot_be_flushed_is_refused(wrong: dict[str, object]) -> None:
+def test_settings_without_acknowledgements_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="acks"):
         BatchWriter(Cluster({}), **wrong)  # type: ignore[arg-type]
 
 
-class Script:
-    """A broker by the book: what it was sent, and what it answers. It is its own cluster and its own connection."""
+class ScriptedBroker:
+    """A scripted broker, which is also the cluster and the connection."""
 
     def __init__(self, *answers: ErrorCode) -> None:
         self.answers = list(answers)
@@ -176,10 +165,10 @@ class Script:
         self.waiting: list[list[tuple[str, int]]] = []
         self.waiting_when_sent: list[int] = []
 
-    def any(self) -> Script:
+    def any(self) -> ScriptedBroker:
         return self
 
-    def leader(self, topic: str, partition: int) -> Script:
+    def leader(self, topic: str, partition: int) -> ScriptedBroker:
         return self
 
     def forget(self, topic: str) -> None:
@@ -197,63 +186,65 @@ class Script:
     def send(self, request: m.ProduceRequest, answer: type[m.Message], *, newest: int) -> None:
         assert newest == 11
         self.waiting_when_sent.append(len(self.waiting))
-        asked = []
+        requests = []
         for topic in request.topic_data:
             for each in topic.partition_data:
                 self.sequences.append(read_header(each.records).base_sequence)  # type: ignore[arg-type]
-                asked.append((topic.name, each.index))
-        self.waiting.append(asked)
+                requests.append((topic.name, each.index))
+        self.waiting.append(requests)
 
     def receive(self, answer: type[m.Message]) -> m.ProduceResponse:
         topic, index = self.waiting.pop(0)[0]
         code = self.answers.pop(0) if self.answers else ErrorCode.NONE
         kind = m.ProduceResponse
-        told = kind.PartitionProduceResponse(index=index, error_code=code, base_offset=0)
-        return kind(responses=[kind.TopicProduceResponse(name=topic, partition_responses=[told])], throttle_time_ms=0)
+        partition = kind.PartitionProduceResponse(index=index, error_code=code, base_offset=0)
+        return kind(
+            responses=[kind.TopicProduceResponse(name=topic, partition_responses=[partition])], throttle_time_ms=0
+        )
 
 
-def scripted(script: Script, batches: int) -> None:
-    with BatchWriter(cast(Cluster, script), request_bytes=1) as writer:
+def scripted(broker: ScriptedBroker, batches: int) -> None:
+    with BatchWriter(cast(Cluster, broker), request_bytes=1) as writer:
         for number in range(batches):
             append(writer, TopicPartition("t", 0), [b"%d" % number])
         writer.flush()
 
 
-def test_batches_behind_a_failed_one_are_sent_again_after_it() -> None:
+def test_batches_after_a_failed_one_are_resent_in_order() -> None:
     gap = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-    script = Script(ErrorCode.NOT_LEADER_OR_FOLLOWER, gap, gap)
-    scripted(script, 3)
-    assert script.sequences == [0, 1, 2, 0, 1, 2]
-    # Nothing is sent again while an answer is outstanding: it could overtake, or be overtaken.
-    assert script.waiting_when_sent[3] == 0
+    broker = ScriptedBroker(ErrorCode.NOT_LEADER_OR_FOLLOWER, gap, gap)
+    scripted(broker, 3)
+    assert broker.sequences == [0, 1, 2, 0, 1, 2]
+    # Nothing is resent while a response is outstanding, to keep the order.
+    assert broker.waiting_when_sent[3] == 0
 
 
-def test_what_was_stored_before_is_not_sent_again() -> None:
-    script = Script(ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-    scripted(script, 3)
-    assert script.sequences == [0, 1, 2, 1, 2]
+def test_stored_batches_are_not_resent() -> None:
+    broker = ScriptedBroker(ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    scripted(broker, 3)
+    assert broker.sequences == [0, 1, 2, 1, 2]
 
 
-def test_a_batch_that_is_there_already_counts_as_stored() -> None:
-    script = Script(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
-    scripted(script, 1)
-    assert script.sequences == [0, 0]
+def test_a_duplicate_batch_counts_as_stored() -> None:
+    broker = ScriptedBroker(ErrorCode.REQUEST_TIMED_OUT, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    scripted(broker, 1)
+    assert broker.sequences == [0, 0]
 
 
 def test_at_most_as_many_are_in_flight_as_a_broker_remembers() -> None:
-    script = Script()
-    scripted(script, 20)
-    assert script.sequences == list(range(20))
-    assert max(script.waiting_when_sent) == 4
+    broker = ScriptedBroker()
+    scripted(broker, 20)
+    assert broker.sequences == list(range(20))
+    assert max(broker.waiting_when_sent) == 4
 
 
 def test_a_gap_at_the_oldest_batch_is_an_error() -> None:
     with pytest.raises(SendFailed, match="lost track of this producer"):
-        scripted(Script(ErrorCode.NONE, ErrorCode.UNKNOWN_PRODUCER_ID), 2)
+        scripted(ScriptedBroker(ErrorCode.NONE, ErrorCode.UNKNOWN_PRODUCER_ID), 2)
 
 
-def test_a_new_leader_is_sent_to_when_the_old_one_has_answered() -> None:
-    older, newer = Script(), Script()
+def test_a_new_leader_gets_batches_after_the_old_one_has_answered() -> None:
+    older, newer = ScriptedBroker(), ScriptedBroker()
     with BatchWriter(cast(Cluster, older), request_bytes=1) as writer:
         append(writer, TopicPartition("t", 0), [b"0"])
         older.leader = lambda *_: newer  # type: ignore[method-assign]

@@ -48,7 +48,7 @@ def make_peer() -> type[Listening]:
 
 
 class OneNode:
-    """A node with one topic of two partitions, and whoever works with it."""
+    """A node with one topic of two partitions, and clients for it."""
 
     def __init__(self, seed: int = 5) -> None:
         self.sim = SimWorld(seed)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
+from millpond.sim.history.records import TopicFacts
+
 
 def lose_the_reply(one_node, operation) -> None:
     """Begin an operation, break its connection as soon as the node has heard of it, and let it end."""
@@ -73,3 +77,23 @@ def test_describing_waits_for_a_node_that_is_down(one_node) -> None:
     ((metadata, configs),) = heard
     assert [len(topic.partitions) for topic in metadata.topics] == [2]
     assert configs.results[0].resource_name == "t"
+
+
+def test_a_refusal_that_contradicts_what_is_certain_is_a_violation(one_node) -> None:
+    """Such as that of a controller that does not know of its successor yet."""
+    admin, history = one_node.admin, one_node.history
+    history.topics["gone"] = TopicFacts(ids={UUID(int=1): None})
+    one_node.wait_for(lambda then: admin.set_config("gone", "retention.ms", "5", then))
+    one_node.wait_for(lambda then: admin.add_partitions("gone", 9, then))
+    one_node.wait_for(lambda then: admin.delete("gone", then))
+    assert history.violations == ["admin: gone exists and was said to be unknown"] * 3
+    del history.topics["t"]
+    one_node.wait_for(lambda then: admin.create("t", 1, {}, then))
+    assert history.violations[3:] == ["admin: t was said to exist already"]
+
+
+def test_a_refusal_is_no_violation_while_the_outcome_of_an_earlier_attempt_is_open(one_node) -> None:
+    one_node.history.topics["gone"] = TopicFacts(ids={UUID(int=1): None, None: None})
+    one_node.wait_for(lambda then: one_node.admin.delete("gone", then))
+    lose_the_reply(one_node, lambda then: one_node.admin.create("u", 1, {}, then))
+    assert one_node.history.violations == []

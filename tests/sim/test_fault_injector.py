@@ -75,10 +75,10 @@ def test_a_full_disk_has_room_again(target: FaultTarget) -> None:
 
 def test_resets_break_connections(target: FaultTarget) -> None:
     clients = [target.one_node.client(f"client{number}") for number in range(9)]
-    heard: list = []
+    replies: list = []
     for client in clients:
-        client.send(m.ApiVersionsRequest(client_software_name="s", client_software_version="1"), 3, heard.append)
-    assert target.sim.run_until(lambda: len(heard) == 9)
+        client.send(m.ApiVersionsRequest(client_software_name="s", client_software_version="1"), 3, replies.append)
+    assert target.sim.run_until(lambda: len(replies) == 9)
     open_before = len(target.sim.network.links("node"))
     target.strike("resets")
     assert len(target.sim.network.links("node")) < open_before
@@ -134,11 +134,11 @@ def test_the_end_heals_everything(target: FaultTarget) -> None:
 
 
 def test_a_power_cut_just_before_the_end_is_heard_of(target: FaultTarget) -> None:
-    """Or who judges would look for records that nobody has promised."""
+    """Otherwise the checker would look for records that were never acknowledged."""
     target.strike("power cut at operation", luck=0.0)
     target.one_node.producer().produce(target.one_node.partitions[0], target.one_node.contents(1), Promise.SURVIVES)
     assert target.sim.run_until(lambda: not target.node.is_up, within_ms=100)
-    assert target.history.last_power_cut_ms == -1, "nobody has looked yet"
+    assert target.history.last_power_cut_ms == -1, "no check has run yet"
     target.injector.end()
     assert target.history.last_power_cut_ms == target.sim.clock.now_ms
     assert target.injector.counts == {"power cut at operation": 1}

@@ -17,7 +17,7 @@ print(run_seed(int(sys.argv[1])).trace_hash)
 
 
 def trace_of(kind: str, seed: int, hash_seed: str, gc_threshold: int) -> str:
-    """Played in a process of its own, where sets of text have another order and garbage is found at other moments."""
+    """Run in a separate process, where sets are ordered and garbage is collected differently."""
     words = [sys.executable, "-c", PLAY.format(kind=kind), str(seed), str(gc_threshold)]
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout

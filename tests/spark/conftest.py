@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two local cores, no web page, and little memory."""
+    """A session with two local cores, no web UI, and little memory."""
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("Spark needs Java: apt-get install openjdk-17-jre-headless")
     session_class = pytest.importorskip("pyspark.sql", reason="pip install 'millpond[spark]'").SparkSession
@@ -36,7 +36,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .config("spark.ui.showConsoleProgress", "false")
-        # A failing task fails its query at once; the tests that want retries say so.
+        # A failing task fails its query at once; tests that need retries set this.
         .config("spark.task.maxFailures", "1")
         .getOrCreate()
     )

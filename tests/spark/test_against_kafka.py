@@ -21,6 +21,7 @@ from millpond.remote.transactions import end, init_producer, list_open
 from millpond.remote.writer import BatchWriter
 from millpond.wire import kernel
 from millpond.wire.compression import ZSTD
+from millpond.wire.records import Record
 from support.kafka_broker import MECHANISMS, KafkaBroker
 from support.node import eventually
 from support.patience import with_time
@@ -51,7 +52,7 @@ def fill(kafka: KafkaBroker, topic: str, numbers: range, partitions: int) -> Non
 
 
 def committed_numbers(kafka: KafkaBroker, topic: str, partitions: int) -> list[int]:
-    """Everything that librdkafka reads when it reads what is committed."""
+    """Everything that librdkafka reads with read_committed."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap,
@@ -61,53 +62,44 @@ def committed_numbers(kafka: KafkaBroker, topic: str, partitions: int) -> list[i
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
-    found: list[int] = []
+    actual: list[int] = []
     ended: set[int] = set()
     while len(ended) < partitions:
         message = consumer.poll(WAIT_SECONDS)
         assert message is not None, f"only partitions {ended} came to their end"
         if message.error() is None:
-            found.append(int(message.value()))
+            actual.append(int(message.value()))
         else:
             assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
             ended.add(message.partition())
     consumer.close()
-    return found
+    return actual
 
 
 def committed_by(kafka: KafkaBroker, group: str) -> dict[tuple[str, int], int]:
-    """How far the group is, as an administrator is told."""
+    """The group's committed offsets."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    told = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(WAIT_SECONDS)
-    return {(each.topic, each.partition): each.offset for each in told.topic_partitions}
-
-
-def payload(values: list[bytes]) -> bytes:
-    """A records section of values without keys."""
-    ends = [0]
-    for value in values:
-        ends.append(ends[-1] + len(value))
-    starts = b"".join(each.to_bytes(4, "little") for each in ends)
-    selection = b"".join(row.to_bytes(4, "little") for row in range(len(values)))
-    rows = kernel.RowColumns(len(values), None, kernel.BinaryColumn(0, starts, b"".join(values)))
-    return bytes(kernel.encode_rows(rows, selection, 0, 1 << 30, 0).payload)
+    group_offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(
+        WAIT_SECONDS
+    )
+    return {(each.topic, each.partition): each.offset for each in group_offsets.topic_partitions}
 
 
 def append(writer: BatchWriter, place: Place, numbers: range) -> None:
     now_ms = int(time.time() * 1000)
-    writer.append(place, payload([b"%d" % number for number in numbers]), len(numbers), now_ms, now_ms)
+    writer.append_records(place, [Record(0, now_ms, None, b"%d" % number) for number in numbers])
 
 
 def values(cluster: Cluster, place: Place, isolation: offsets.Isolation) -> list[int]:
     last = offsets.latest(cluster, [place], isolation)[place]
-    found = []
+    actual = []
     for header, data in read_range(cluster, place, 0, last, isolation=isolation):
         decoded = kernel.decode_records(data, header.record_count, header.base_offset, header.base_timestamp, None)
-        found += [int(value or b"") for _, _, _, value, _ in decoded]
-    return found
+        actual += [int(value or b"") for _, _, _, value, _ in decoded]
+    return actual
 
 
-def test_every_login_opens_and_a_wrong_password_does_not(kafka: KafkaBroker) -> None:
+def test_every_login_works_and_a_wrong_password_is_refused(kafka: KafkaBroker) -> None:
     for listener in ("LOGIN", "SECRET"):
         for mechanism in MECHANISMS:
             with Cluster(kafka.login(listener, mechanism)) as cluster:
@@ -125,9 +117,9 @@ def test_batches_are_written_and_read(kafka: KafkaBroker, topic: str) -> None:
             for first in range(0, 400, 10):
                 append(writer, places[first // 10 % 2], range(first, first + 10))
             writer.flush()
-        found = [values(cluster, place, "read_uncommitted") for place in places]
-        assert sorted(found[0] + found[1]) == list(range(400))
-        assert found == [sorted(each) for each in found]
+        actual = [values(cluster, place, "read_uncommitted") for place in places]
+        assert sorted(actual[0] + actual[1]) == list(range(400))
+        assert actual == [sorted(each) for each in actual]
         assert offsets.at_times(cluster, {places[0]: 0, places[1]: 1 << 42}) == {places[0]: 0, places[1]: None}
         offsets.commit_group(cluster, f"{topic}-readers", {places[0]: 5})
         delete_records(kafka.bootstrap, topic, 0, 20)
@@ -137,7 +129,7 @@ def test_batches_are_written_and_read(kafka: KafkaBroker, topic: str) -> None:
     assert committed_by(kafka, f"{topic}-readers") == {(topic, 0): 5}
 
 
-def test_transactions_show_when_they_are_committed(kafka: KafkaBroker, topic: str) -> None:
+def test_transactions_are_visible_once_committed(kafka: KafkaBroker, topic: str) -> None:
     create_topic(kafka.bootstrap, topic, 1)
     place = Place(topic, 0)
     kept = [*range(10), *range(20, 30)]
@@ -160,13 +152,11 @@ def options_of(settings: dict[str, str]) -> dict[str, str]:
 
 
 def rows_of(frame: DataFrame) -> list[tuple[object, ...]]:
-    found = frame.selectExpr("partition", "offset", "string(key)", "string(value)", "timestampType", "headers")
-    return sorted(tuple(row) for row in found.collect())
+    actual = frame.selectExpr("partition", "offset", "string(key)", "string(value)", "timestampType", "headers")
+    return sorted(tuple(row) for row in actual.collect())
 
 
-def test_the_source_reads_it_in_the_clear_and_behind_a_login(
-    spark: SparkSession, kafka: KafkaBroker, topic: str
-) -> None:
+def test_the_source_reads_with_and_without_a_login(spark: SparkSession, kafka: KafkaBroker, topic: str) -> None:
     create_topic(kafka.bootstrap, topic, 3)
     fill(kafka, topic, range(300), 3)
     expected = sorted(
@@ -174,17 +164,17 @@ def test_the_source_reads_it_in_the_clear_and_behind_a_login(
     )
     for settings in ({"bootstrap.servers": kafka.bootstrap}, kafka.login("SECRET", "SCRAM-SHA-512")):
         frame = spark.read.format("millpond").options(**options_of(settings))
-        found = rows_of(
+        actual = rows_of(
             frame.option("subscribe", topic).option("includeHeaders", True).option("minPartitions", 5).load()
         )
-        assert [(*row[:5], row[5] and [tuple(each) for each in row[5]]) for row in found] == expected
+        assert [(*row[:5], row[5] and [tuple(each) for each in row[5]]) for row in actual] == expected
     wrong = options_of(kafka.login("SECRET", "PLAIN", password="spilled"))
     refused = spark.read.format("millpond").options(**wrong).option("subscribe", topic).load()
     with pytest.raises(Exception, match="check the user name and the password"):
         refused.count()
 
 
-def test_a_stream_is_copied_exactly_once_behind_a_login(
+def test_a_stream_is_copied_exactly_once_with_a_login(
     spark: SparkSession, kafka: KafkaBroker, topic: str, checkpoint: str
 ) -> None:
     source, target = f"{topic}-in", f"{topic}-out"

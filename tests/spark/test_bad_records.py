@@ -1,4 +1,4 @@
-"""Bad records in all three ways, from single batches up to a stream of Spark and the way back of dead letters."""
+"""Bad records in all three modes, from single batches to a stream in Spark and a redrive."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def options(**given: str) -> Options:
 
 
 def batch_of(records: list[Record], topic: str = "orders", with_headers: bool = True) -> pa.RecordBatch:
-    """As the source makes it."""
+    """A batch as the source creates it."""
     keys, values, headers = zip(*records, strict=True)
     count = len(records)
     columns = [
@@ -72,23 +72,23 @@ def batch_of(records: list[Record], topic: str = "orders", with_headers: bool = 
     )
 
 
-def letters(bootstrap: str, topic: str, wanted: int) -> list[Message]:
-    """Everything in partition 0, once so many are there."""
+def letters(bootstrap: str, topic: str, expected: int) -> list[Message]:
+    """The first `expected` records of partition 0."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "letters", "enable.auto.commit": False})
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
-        found: list[Message] = []
+        result: list[Message] = []
         deadline = time.monotonic() + 60
-        while len(found) < wanted and time.monotonic() < deadline:
+        while len(result) < expected and time.monotonic() < deadline:
             raw = consumer.poll(0.1)
             if raw is not None and raw.error() is None:
-                read_messages([raw], Message, found)
-        return found
+                read_messages([raw], Message, result)
+        return result
     finally:
         consumer.close()
 
 
-def test_raw_values_are_left_alone() -> None:
+def test_raw_values_are_not_parsed() -> None:
     sieve = Sieve(read_options({"subscribe": "orders"}, "read"))
     batch = batch_of(RECORDS, with_headers=False)
     assert sieve.sift(batch, "orders", 3) is batch
@@ -97,8 +97,8 @@ def test_raw_values_are_left_alone() -> None:
     sieve.flush()
 
 
-def test_short_values_of_long_symbols_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Avro a symbol takes a byte: of a few megabytes become more than the offsets of a column can tell."""
+def test_a_batch_that_exceeds_a_column_is_parsed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Avro symbol takes one byte, so a few megabytes can exceed the offsets of a column."""
     enum = {"type": "enum", "name": "E", "symbols": ["A", "B" * 1000]}
     field = {
         "name": "a",
@@ -135,7 +135,7 @@ def test_short_values_of_long_symbols_are_read_in_parts(monkeypatch: pytest.Monk
 
 
 def test_a_value_that_no_column_can_hold_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrow tells of it by an array in several pieces, which nobody expects."""
+    """Arrow then returns a chunked array."""
     made = pa.array
     plain = parser.Parser("json", "s string", plain=True)
 
@@ -146,12 +146,12 @@ def test_a_value_that_no_column_can_hold_is_bad(monkeypatch: pytest.MonkeyPatch)
 
     values = pa.array([b'{"s":"a"}', b'{"s":"long"}', b'{"s":"b"}'], pa.binary())
     monkeypatch.setattr(parser.pa, "array", made_in_pieces)
-    found = plain.parse(values)
-    assert found.rows.to_pylist() == [{"s": "a"}, None, {"s": "b"}]
-    assert found.faults == [(1, "does not fit: more text than a column can hold")]
+    result = plain.parse(values)
+    assert result.rows.to_pylist() == [{"s": "a"}, None, {"s": "b"}]
+    assert result.faults == [(1, "does not fit: more text than a column can hold")]
 
 
-def test_fail_names_the_record_the_reason_and_the_ways_out() -> None:
+def test_fail_names_the_record_the_reason_and_the_alternatives() -> None:
     sieve = Sieve(options())
     assert not sieve.needs_headers
     with pytest.raises(BadRecord) as caught:
@@ -167,56 +167,56 @@ def test_fail_names_the_record_the_reason_and_the_ways_out() -> None:
 
 
 def test_null_keeps_the_row_and_the_reason() -> None:
-    found = Sieve(options(badRecords="null", includeHeaders="true")).sift(batch_of(RECORDS), "orders", 3)
-    assert found.schema.names == [*SCHEMA_WITH_HEADERS.names, "parsed", "fault"]
-    assert found.column("parsed").to_pylist() == [{"id": 1}, None, None, None, {"id": 5}]
-    assert found.column("fault").to_pylist() == [
+    result = Sieve(options(badRecords="null", includeHeaders="true")).sift(batch_of(RECORDS), "orders", 3)
+    assert result.schema.names == [*SCHEMA_WITH_HEADERS.names, "parsed", "fault"]
+    assert result.column("parsed").to_pylist() == [{"id": 1}, None, None, None, {"id": 5}]
+    assert result.column("fault").to_pylist() == [
         None,
         "not JSON: Expecting value at character 1",
         None,
         'id: a whole number was expected, not "four"',
         None,
     ]
-    assert found.column("value").to_pylist() == [value for _, value, _ in RECORDS]
+    assert result.column("value").to_pylist() == [value for _, value, _ in RECORDS]
 
 
-def test_dead_letters_are_whole_with_their_origin_and_the_rest_goes_on(node: Node, topic: str) -> None:
+def test_dead_letters_are_complete_and_other_rows_continue(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, f"{topic}.bad.dlq")
     given = {"kafka.bootstrap.servers": node.bootstrap, "badRecords": "dead_letters", "commitGroup": "lake"}
     sieve = Sieve(options(subscribe=topic, **given))
     assert sieve.needs_headers
-    found = sieve.sift(batch_of(RECORDS, topic), topic, 3)
-    assert found.schema.names == [*SCHEMA.names, "parsed"]
-    assert found.column("offset").to_pylist() == [100, 102, 104]
-    assert found.column("parsed").to_pylist() == [{"id": 1}, None, {"id": 5}]
+    result = sieve.sift(batch_of(RECORDS, topic), topic, 3)
+    assert result.schema.names == [*SCHEMA.names, "parsed"]
+    assert result.column("offset").to_pylist() == [100, 102, 104]
+    assert result.column("parsed").to_pylist() == [{"id": 1}, None, {"id": 5}]
     sieve.flush()
     first, second = letters(node.bootstrap, f"{topic}.bad.dlq", 2)
     assert (first.key, first.value) == (b"b", b"poison")
     assert first.headers[:2] == (("trace", b"t-1"), ("trace", None))
     assert (second.key, second.value) == (None, b'{"id":"four"}')
-    told = read_dead_letter(second)
-    assert (told.origin.topic, told.origin.partition, told.origin.offset) == (topic, 3, 103)
-    assert told.origin.timestamp_ms == TIME_MS
-    assert (told.group, told.attempts) == ("lake", 1)
-    assert told.error_type == "millpond.spark.bad_records.BadRecord"
-    assert told.error_message == 'id: a whole number was expected, not "four"'
-    assert abs(told.time_ms - time.time() * 1000) < 60_000
+    letter = read_dead_letter(second)
+    assert (letter.origin.topic, letter.origin.partition, letter.origin.offset) == (topic, 3, 103)
+    assert letter.origin.timestamp_ms == TIME_MS
+    assert (letter.group, letter.attempts) == ("lake", 1)
+    assert letter.error_type == "millpond.spark.bad_records.BadRecord"
+    assert letter.error_message == 'id: a whole number was expected, not "four"'
+    assert abs(letter.time_ms - time.time() * 1000) < 60_000
 
 
 @pytest.mark.parametrize("headers", ["false", "true"])
 @pytest.mark.parametrize("mode", ["fail", "null", "dead_letters"])
-def test_the_batch_has_exactly_the_schema_that_spark_was_told(mode: str, headers: str) -> None:
+def test_the_batch_has_the_declared_schema(mode: str, headers: str) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     given = {"valueSchema": SCHEMA_TEXT + ", m map<string,timestamp_ntz>, b binary not null"}
-    told = options(badRecords=mode, includeHeaders=headers, **given)
-    sieve = Sieve(told)
+    declared = options(badRecords=mode, includeHeaders=headers, **given)
+    sieve = Sieve(declared)
     records: list[Record] = [(b"k", b'{"id":1,"b":""}', []), (None, None, [])]
-    found = sieve.sift(batch_of(records, with_headers=headers == "true" or sieve.needs_headers), "orders", 0)
-    assert found.schema.equals(to_arrow_schema(schema_of(told), timezone="UTC"))
+    result = sieve.sift(batch_of(records, with_headers=headers == "true" or sieve.needs_headers), "orders", 0)
+    assert result.schema.equals(to_arrow_schema(schema_of(declared), timezone="UTC"))
 
 
-def test_one_producer_for_each_cluster_with_its_security(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_cluster_has_one_producer_with_its_security(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[dict[str, Any]] = []
 
     def make(bootstrap: str, **given: Any) -> object:
@@ -231,28 +231,28 @@ def test_one_producer_for_each_cluster_with_its_security(monkeypatch: pytest.Mon
     assert bad_records.producer_for({"bootstrap.servers": "b:1"}) is not bad_records.producer_for(safe)
     assert [each["bootstrap"] for each in made] == ["a:1", "b:1"]
     assert made[0]["acks"] == "all"
-    wanted = {"security.protocol": "sasl_plaintext", "sasl.username": "u", "sasl.password": "p", "client.id": "etl"}
-    assert made[0]["settings"].items() >= wanted.items()
+    expected = {"security.protocol": "sasl_plaintext", "sasl.username": "u", "sasl.password": "p", "client.id": "etl"}
+    assert made[0]["settings"].items() >= expected.items()
 
 
-def test_headers_stay_where_they_are_wanted_and_the_topic_can_be_named(node: Node, topic: str) -> None:
+def test_headers_are_kept_if_requested_and_the_topic_can_be_set(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, f"{topic}-bad")
     given = {"kafka.bootstrap.servers": node.bootstrap, "badRecords": "dead_letters", "includeHeaders": "true"}
     sieve = Sieve(options(subscribe=topic, deadLetterTopic=f"{topic}-bad", **given))
-    found = sieve.sift(batch_of(RECORDS, topic), topic, 3)
-    assert found.schema.names == [*SCHEMA_WITH_HEADERS.names, "parsed"]
-    assert found.column("headers").to_pylist() == [None, None, [{"key": "x", "value": b"y"}]]
+    result = sieve.sift(batch_of(RECORDS, topic), topic, 3)
+    assert result.schema.names == [*SCHEMA_WITH_HEADERS.names, "parsed"]
+    assert result.column("headers").to_pylist() == [None, None, [{"key": "x", "value": b"y"}]]
     sieve.flush()
     assert read_dead_letter(letters(node.bootstrap, f"{topic}-bad", 2)[0]).group == "spark"
 
 
-def test_many_letters_do_not_pile_up(node: Node, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unacknowledged_dead_letters_are_limited(node: Node, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bad_records, "UNACKNOWLEDGED_MAX", 10)
     create_topic(node.bootstrap, f"{topic}.bad.dlq")
     given = {"kafka.bootstrap.servers": node.bootstrap, "badRecords": "dead_letters"}
     sieve = Sieve(options(subscribe=topic, **given))
-    found = sieve.sift(batch_of([(None, b"%d" % number, []) for number in range(500)], topic), topic, 0)
-    assert len(found) == 0
+    result = sieve.sift(batch_of([(None, b"%d" % number, []) for number in range(500)], topic), topic, 0)
+    assert len(result) == 0
     assert len(sieve._on_their_way) <= 10
     sieve.flush()
     assert [each.value for each in letters(node.bootstrap, f"{topic}.bad.dlq", 500)] == [
@@ -268,14 +268,14 @@ def test_many_letters_do_not_pile_up(node: Node, topic: str, monkeypatch: pytest
         {"assign": '{"orders":[0],"orders.bad.dlq":[0]}'},
     ],
 )
-def test_a_query_does_not_feed_on_its_own_dead_letters(reads: dict[str, str]) -> None:
+def test_a_query_may_not_read_its_own_dead_letters(reads: dict[str, str]) -> None:
     given = {"valueFormat": "json", "valueSchema": "id long", "badRecords": "dead_letters"}
     sieve = Sieve(read_options({**reads, **given}, "readStream"))
     with pytest.raises(BadRecord, match=r"the query reads orders\.bad\.dlq, where its own dead letters would go"):
         sieve.sift(batch_of(RECORDS), "orders", 3)
 
 
-def test_a_letter_that_is_refused_fails_the_task(make_node: Callable[..., Node], topic: str) -> None:
+def test_a_refused_dead_letter_fails_the_task(make_node: Callable[..., Node], topic: str) -> None:
     node = make_node()
     create_topic(node.bootstrap, f"{topic}.bad.dlq", config={"max.message.bytes": "2000"})
     given = {"kafka.bootstrap.servers": node.bootstrap, "badRecords": "dead_letters"}
@@ -287,7 +287,7 @@ def test_a_letter_that_is_refused_fails_the_task(make_node: Callable[..., Node],
 
 
 class Orders:
-    """A topic with good orders and a few that are poison, and what Spark makes of it."""
+    """A topic with good orders and a few bad ones, read by Spark."""
 
     def __init__(self, spark: SparkSession, node: Node, topic: str, checkpoint: str) -> None:
         self._spark, self._node, self._topic, self._checkpoint = spark, node, topic, checkpoint
@@ -299,7 +299,7 @@ class Orders:
         assert producer.flush(60) == 0
 
     def rows(self, name: str, columns: str, **given: str) -> list[Row]:
-        """What a stream has read until now."""
+        """The rows that a stream has read."""
         frame = (
             self._spark.readStream.format("millpond")
             .option("kafka.bootstrap.servers", self._node.bootstrap)
@@ -327,13 +327,18 @@ SCHEMA_TEXT = (
 
 
 def order(number: int) -> bytes:
-    told: dict[str, Any] = {"id": number, "amount": number / 2, "at": "2024-01-02T03:04:05.123Z", "day": "2024-01-02"}
-    return json.dumps(told | {"price": "12.50", "tags": [{"k": "a", "v": number}]}).encode()
+    fields: dict[str, Any] = {
+        "id": number,
+        "amount": number / 2,
+        "at": "2024-01-02T03:04:05.123Z",
+        "day": "2024-01-02",
+    }
+    return json.dumps(fields | {"price": "12.50", "tags": [{"k": "a", "v": number}]}).encode()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_stream_of_spark_with_poison_in_it(
+def test_a_stream_with_bad_records(
     spark: SparkSession, node: Node, topic: str, checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     orders = Orders(spark, node, topic, checkpoint)
@@ -351,8 +356,8 @@ def test_a_stream_of_spark_with_poison_in_it(
 
     good = orders.rows("good", "parsed.id; offset; partition", badRecords="dead_letters", commitGroup="lake")
     assert sorted(row.id for row in good) == [n for n in range(400) if n not in POISON]
-    found = letters(node.bootstrap, f"{topic}.bad.dlq", 3)
-    assert sorted((each.key, each.header("n")) for each in found) == [(b"k%d" % n, b"%d" % n) for n in POISON]
+    result = letters(node.bootstrap, f"{topic}.bad.dlq", 3)
+    assert sorted((each.key, each.header("n")) for each in result) == [(b"k%d" % n, b"%d" % n) for n in POISON]
 
     # The way back is the same as for the letters of workers.
     where = ["--bootstrap", node.bootstrap]

@@ -1,4 +1,4 @@
-"""The same jobs where Spark is more than one process: a standalone cluster, executors apart, and Connect.
+"""Jobs where Spark has several processes: a standalone cluster, and Connect.
 
 Executors share nothing with the driver but the network, so whatever a task needs must travel with it.
 """
@@ -43,7 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
 
 
 def copy_twice(child: SparkChild, node: Node, topic: str, checkpoint: Path) -> None:
-    """Two runs of one exactly-once job, which together copy every record once."""
+    """Two runs of one exactly-once job copy every record once."""
     source, target = f"{topic}-in", f"{topic}-out"
     create_topic(node.bootstrap, source, 3)
     create_topic(node.bootstrap, target, 2)
@@ -59,8 +59,8 @@ def copy_twice(child: SparkChild, node: Node, topic: str, checkpoint: Path) -> N
     with Raw(node.port) as raw:
         values = [int(value) for partition in range(2) for value in committed_values(raw, target, partition)]
     assert sorted(values) == list(range(2 * RECORDS))
-    found = child.read("millpond", **place, subscribe=source)
-    assert len(found["rows"]) == 2 * RECORDS
+    result = child.read("millpond", **place, subscribe=source)
+    assert len(result["rows"]) == 2 * RECORDS
 
 
 @with_time
@@ -73,7 +73,7 @@ def test_a_standalone_cluster_runs_a_job_exactly_once(
 
 
 @with_time
-def test_a_pipeline_runs_there_by_the_command_line(
+def test_a_standalone_cluster_runs_a_pipeline_from_the_command_line(
     cluster: SparkCluster, node: Node, topic: str, tmp_path: Path
 ) -> None:
     create_topic(node.bootstrap, topic, 2)
@@ -109,12 +109,6 @@ def test_a_pipeline_runs_there_by_the_command_line(
     deltalake = pytest.importorskip("deltalake")
     rows = deltalake.DeltaTable(tmp_path / "orders").to_pyarrow_table().to_pydict()
     assert sorted(zip(rows["id"], rows["total"], strict=True)) == [(n, n / 4) for n in range(RECORDS)]
-
-
-@with_time
-def test_executors_of_their_own_run_a_job_exactly_once(node: Node, topic: str, tmp_path: Path) -> None:
-    with SparkChild(tmp_path, {"spark.executor.memory": "512m"}, "local-cluster[2,1,600]") as child:
-        copy_twice(child, node, topic, tmp_path / "checkpoint")
 
 
 @with_time

@@ -1,4 +1,4 @@
-"""A pipeline into lake, topic and aggregate loses nothing and doubles nothing when its parts are killed."""
+"""A pipeline into tables and topics neither loses nor duplicates rows when its processes are killed."""
 
 from __future__ import annotations
 

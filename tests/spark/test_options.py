@@ -26,7 +26,7 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
     assert options.isolation == "read_uncommitted"
 
 
-def test_names_are_read_in_any_case_and_values_by_their_kind() -> None:
+def test_names_are_case_insensitive_and_values_typed() -> None:
     given = {
         "SUBSCRIBE": "a,b",
         "failondataloss": "FALSE",
@@ -50,7 +50,7 @@ def test_kafka_settings_lose_their_prefix() -> None:
     assert options.bootstrap == "h:1,h:2"
 
 
-def test_the_cluster_is_found_without_being_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cluster_has_a_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(BOOTSTRAP_VARIABLE, raising=False)
     assert read_options({}, "read").bootstrap == "127.0.0.1:9092"
     monkeypatch.setenv(BOOTSTRAP_VARIABLE, "pond:19092")
@@ -77,7 +77,7 @@ def test_the_cluster_is_found_without_being_named(monkeypatch: pytest.MonkeyPatc
         ({"subscribe": "t"}, "write", "not for a batch write"),
     ],
 )  # fmt: skip
-def test_a_refusal_says_what_to_do(given: dict[str, str], where: Where, reason: str) -> None:
+def test_an_error_says_what_to_do(given: dict[str, str], where: Where, reason: str) -> None:
     with pytest.raises(OptionError) as raised:
         read_options(given, where)
     assert reason in str(raised.value)
@@ -101,7 +101,7 @@ def test_settings_that_contradict_the_source_are_refused(setting: str, where: Wh
     assert f"kafka.{setting}" in str(raised.value)
 
 
-def test_a_setting_of_kafkas_clients_that_nobody_looks_at_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unused_kafka_setting_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             read_options({"subscribe": "t", "kafka.fetch.min.bytes": "1", "kafka.sasl.oauthbearer.new": "1"}, "read")
@@ -111,8 +111,8 @@ def test_a_setting_of_kafkas_clients_that_nobody_looks_at_is_told(caplog: pytest
     ]
 
 
-def test_a_setting_that_no_client_of_kafka_has_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"no setting kafka\.nope: no client of Kafka has one of that name"):
+def test_an_unknown_kafka_setting_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"no setting kafka\.nope: no Kafka client has a setting of that name"):
         read_options({"subscribe": "t", "kafka.nope": "1"}, "read")
     with pytest.raises(OptionError, match=r"did you mean kafka\.fetch\.min\.bytes"):
         read_options({"kafka.fetch.min.byte": "1"}, "readStream")
@@ -120,25 +120,25 @@ def test_a_setting_that_no_client_of_kafka_has_is_refused() -> None:
         read_options({"kafka.bootstrap.server": "h:1"}, "read")
 
 
-def test_an_option_that_has_no_effect_here_is_only_warned_about(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_harmless_option_only_causes_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         options = read_options({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "read")
     assert options.get(o.MAX_OFFSETS_PER_TRIGGER) is None
     assert "maxOffsetsPerTrigger has no effect on a batch read" in caplog.text
 
 
-def test_what_spark_adds_for_itself_is_left_alone() -> None:
+def test_options_that_spark_adds_are_ignored() -> None:
     assert (
         read_options({"checkpointLocation": "x", "queryName": "q", "option.topic": "t"}, "writeStream").values == {}
     )
 
 
-def test_options_travel_to_tasks() -> None:
+def test_options_can_be_pickled() -> None:
     options = read_options({"subscribe": "t", "includeHeaders": "true"}, "read")
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_every_option_has_a_name_and_a_meaning_of_its_own() -> None:
+def test_every_option_has_a_unique_name_and_a_description() -> None:
     names = [each.name.lower() for each in o.OPTIONS]
     assert len(names) == len(set(names))
     assert all(each.doc.endswith(".") and each.where for each in o.OPTIONS)

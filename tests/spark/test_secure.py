@@ -1,4 +1,4 @@
-"""Spark against a secure node, which it logs in to by SCRAM or by a certificate."""
+"""Spark with a secure node, with SCRAM or a client certificate."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
 
 
 def options(pond: Pond, user: str = "admin") -> dict[str, str]:
-    """As somebody would give them who comes from Spark's connector for Kafka."""
+    """The options that Spark's Kafka connector would need."""
     assert pond.security is not None
     if not pond.by_certificate:
         return {f"kafka.{name}": value for name, value in pond.security.client_settings().items()}
@@ -36,30 +36,31 @@ def options(pond: Pond, user: str = "admin") -> dict[str, str]:
     }
 
 
+def copy(spark: SparkSession, settings: dict[str, str], source: str, target: str, checkpoint: str) -> None:
+    rows = (
+        spark.readStream.format("millpond")
+        .options(**settings, subscribe=source, startingOffsets="earliest")
+        .load()
+        .selectExpr("value")
+    )
+    stream = (
+        rows.writeStream.format("millpond")
+        .options(**settings, topic=target, delivery="exactly_once", checkpointLocation=checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert stream.awaitTermination(120)
+
+
 @pytest.mark.parametrize("secure", [True, "certificates"], ids=["scram", "certificate"])
 def test_a_stream_from_topic_to_topic(spark: SparkSession, checkpoint: str, secure: Any) -> None:
     with Pond(mode="process", secure=secure) as pond:
         source, target = pond.new_topic(2, "in"), pond.new_topic(1, "out")
         pond.produce(source, *(str(number) for number in range(50)))
-        told = options(pond)
-        batch = spark.read.format("millpond").options(**told).option("subscribe", source).load()
+        settings = options(pond)
+        batch = spark.read.format("millpond").options(**settings).option("subscribe", source).load()
         assert batch.count() == 50
-        stream = (
-            spark.readStream.format("millpond")
-            .options(**told)
-            .option("subscribe", source)
-            .option("startingOffsets", "earliest")
-            .load()
-            .selectExpr("value")
-            .writeStream.format("millpond")
-            .options(**told)
-            .option("topic", target)
-            .option("delivery", "exactly_once")
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert stream.awaitTermination(120)
+        copy(spark, settings, source, target, checkpoint)
         values = sorted(int(each.value or b"") for each in pond.consume(target, 50, timeout=30))
         assert values == list(range(50))
 
@@ -67,7 +68,7 @@ def test_a_stream_from_topic_to_topic(spark: SparkSession, checkpoint: str, secu
 RIGHTS_OF_A_JOB = re.compile(r"^millpond (acl add --user job .*)$", re.MULTILINE)
 
 
-def test_a_job_needs_no_more_than_the_page_says(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
+def test_a_job_needs_only_the_documented_rights(spark: SparkSession, checkpoint: str, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
     with Pond(mode="process", secure="certificates") as pond:
         source, target = pond.new_topic(2, "in"), pond.new_topic(1, "out")
@@ -83,30 +84,15 @@ def test_a_job_needs_no_more_than_the_page_says(spark: SparkSession, checkpoint:
                 check=True,
                 timeout=60,
             )
-        told = options(pond, "job")
-        stream = (
-            spark.readStream.format("millpond")
-            .options(**told)
-            .option("subscribe", source)
-            .option("startingOffsets", "earliest")
-            .load()
-            .selectExpr("value")
-            .writeStream.format("millpond")
-            .options(**told)
-            .option("topic", target)
-            .option("delivery", "exactly_once")
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        assert stream.awaitTermination(120)
+        settings = options(pond, "job")
+        copy(spark, settings, source, target, checkpoint)
         values = sorted(int(each.value or b"") for each in pond.consume(target, 20, timeout=30))
         assert values == list(range(20))
 
 
 @with_time
-def test_the_snippet_of_the_readme_by_the_variable(tmp_path: Path) -> None:
-    """Spark's processes have the environment that the job was started with."""
+def test_the_readme_example_works_with_the_client_file(tmp_path: Path) -> None:
+    """Spark's processes inherit the environment of the job."""
     (block,) = [
         each for each in blocks() if each.page == "README.md" and each.first.startswith("import millpond.spark")
     ]

@@ -45,7 +45,7 @@ def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkChild]:
 
 @pytest.fixture(scope="module")
 def filled(node: Node) -> str:
-    """Topics that have a bit of everything: `odd`, `many` with three partitions, `settled` with transactions."""
+    """Topics with odd records, with three partitions (`many`), and with transactions (`settled`)."""
     with Raw(node.port) as raw:
         raw.create_topic("odd", 1)
         raw.create_topic("stamped", 1, message_timestamp_type="LogAppendTime")
@@ -68,7 +68,7 @@ def filled(node: Node) -> str:
 
 
 def fill_in_transactions(node: Node) -> None:
-    """Kept and thrown away in turn, in two partitions, and the last one left open."""
+    """Alternately committed and aborted, in two partitions; the last one stays open."""
     create_topic(node.bootstrap, "settled", 2)
     for number, ends in enumerate((True, False, True, None)):
         producer = Producer({"bootstrap.servers": node.bootstrap, "transactional.id": f"writer-{number}"})
@@ -82,7 +82,7 @@ def fill_in_transactions(node: Node) -> None:
 
 
 def both(child: SparkChild, bootstrap: str, **options: object) -> dict[str, Any]:
-    """What the two say, which must be the same."""
+    """The result of both sources, which must be equal."""
     theirs = child.read("kafka", kafka__bootstrap__servers=bootstrap, **options)
     ours = child.read("millpond", kafka__bootstrap__servers=bootstrap, **options)
     assert ours["schema"] == theirs["schema"]
@@ -123,10 +123,10 @@ def test_the_same_options_give_the_same_rows(
     assert len(both(child, filled, **options)["rows"]) == rows
 
 
-def test_odd_records_are_what_was_written(child: SparkChild, filled: str) -> None:
-    found = both(child, filled, subscribe="odd", includeHeaders="true")
-    assert [field["name"] for field in found["schema"]["fields"]][-2:] == ["timestampType", "headers"]
-    keys, values, _, _, _, stamps, kinds, headers = zip(*found["rows"], strict=True)
+def test_odd_records_are_read_unchanged(child: SparkChild, filled: str) -> None:
+    result = both(child, filled, subscribe="odd", includeHeaders="true")
+    assert [field["name"] for field in result["schema"]["fields"]][-2:] == ["timestampType", "headers"]
+    keys, values, _, _, _, stamps, kinds, headers = zip(*result["rows"], strict=True)
     assert [None if key is None else base64.b64decode(key) for key in keys] == [each.key for each in ODD]
     assert [None if value is None else base64.b64decode(value) for value in values] == [each.value for each in ODD]
     assert stamps == (
@@ -159,7 +159,7 @@ def test_odd_records_are_what_was_written(child: SparkChild, filled: str) -> Non
     ],
     ids=lambda options: "-".join(options) or "nothing",
 )
-def test_what_one_refuses_the_other_refuses(child: SparkChild, filled: str, options: dict[str, object]) -> None:
+def test_both_refuse_the_same_options(child: SparkChild, filled: str, options: dict[str, object]) -> None:
     for kind in ("kafka", "millpond"):
         with pytest.raises(Failed):
             child.read(kind, kafka__bootstrap__servers=filled, **options)
@@ -180,23 +180,23 @@ def test_both_write_the_same_records_to_the_same_partitions(child: SparkChild, n
     for kind in ("kafka", "millpond"):
         create_topic(node.bootstrap, f"{topic}-{kind}", 4)
         child.write(kind, sql, kafka__bootstrap__servers=node.bootstrap, topic=f"{topic}-{kind}")
-        found = rows_of(node, f"{topic}-{kind}", 4)
-        assert sum(map(len, found)) == 60
-        written[kind] = [sorted((each.key, each.value, each.headers) for each in records) for records in found]
+        result = rows_of(node, f"{topic}-{kind}", 4)
+        assert sum(map(len, result)) == 60
+        written[kind] = [sorted((each.key, each.value, each.headers) for each in records) for records in result]
     assert written["millpond"] == written["kafka"]
     assert (b"1", b"v1", (("n", b"1"), ("none", None))) in written["kafka"][1]
 
 
 COPIES: list[Callable[[int], str]] = [
     lambda _: "kafka",
-    # Changing one word in a job that has run: its checkpoint goes on.
+    # With another format the job continues from its checkpoint.
     lambda run: ("kafka", "millpond", "kafka")[run],
 ]
 
 
 @with_time
 @pytest.mark.parametrize("kind_of_run", COPIES, ids=["kafka", "changing"])
-def test_a_stream_goes_on_where_it_was(
+def test_a_stream_continues_where_it_stopped(
     child: SparkChild, node: Node, topic: str, tmp_path: Path, kind_of_run: Callable[[int], str]
 ) -> None:
     source, target = f"{topic}-in", f"{topic}-out"
@@ -211,5 +211,5 @@ def test_a_stream_goes_on_where_it_was(
         taken = {**place, "subscribe": source, "startingOffsets": "earliest"}
         kind = kind_of_run(run)
         assert child.copy(kind, taken, kind, {**place, "topic": target}, tmp_path / "checkpoint") == 50
-    (found,) = rows_of(node, target, 1)
-    assert sorted(int(each.value or b"") for each in found) == list(range(150))
+    (result,) = rows_of(node, target, 1)
+    assert sorted(int(each.value or b"") for each in result) == list(range(150))

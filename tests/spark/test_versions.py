@@ -1,4 +1,4 @@
-"""Packages that are missing or do not fit are told in one line that can be typed, wherever Spark is first used."""
+"""Missing or unsupported packages are reported in one line with a command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ GOOD: dict[str, str] = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"pyspark": None}, "pyspark is not installed: pip install 'millpond[spark]'"),
         ({"pyspark": "4.1.9"}, "pyspark 4.1.9 is too old, it must be 4.2 or newer: pip install 'pyspark>=4.2'"),
@@ -20,14 +20,14 @@ GOOD: dict[str, str] = {"pyspark": "4.3.0", "pyarrow": "26.0.1", "pandas": "2.3.
         ({"pandas": "3.0.0"}, "pandas 3.0.0 is too new for Spark: pip install 'pandas>=2.2,<3'"),
     ],
 )
-def test_packages_that_are_missing_or_do_not_fit(changes: dict[str, str | None], told: str) -> None:
+def test_missing_or_unsupported_packages_are_refused(changes: dict[str, str | None], message: str) -> None:
     with pytest.raises(WrongVersion) as caught:
         check_packages((GOOD | changes).get)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("pyspark", ["4.2.0", "4.3.0.dev1", "5.0.0", "10.0"])
-def test_packages_that_fit(pyspark: str) -> None:
+def test_supported_packages_are_accepted(pyspark: str) -> None:
     check_packages((GOOD | {"pyspark": pyspark}).get)
     check_packages({"pyspark-client": pyspark, "pyarrow": "18", "pandas": "2.2"}.get)
 
@@ -39,7 +39,7 @@ def test_what_is_installed_is_known() -> None:
 
 
 @pytest.mark.parametrize("module", ["pyspark_millpond", "pyspark_millpond_delta"])
-def test_the_formats_say_it_before_anything_else_fails(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_formats_check_packages_first(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = pytest.importorskip(module, reason="pip install 'millpond[spark]'").DefaultSource
     monkeypatch.setattr(versions, "installed_version", (GOOD | {"pyspark": "4.0.1"}).get)
     with pytest.raises(WrongVersion, match=r"pyspark 4\.0\.1 is too old"):

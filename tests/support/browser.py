@@ -44,13 +44,13 @@ class Tab:
 
 def unnamed(page: Any) -> list[str]:
     """Controls without an accessible name, as the browser computes it."""
-    found: list[str] = page.evaluate(
+    elements: list[str] = page.evaluate(
         """() => [...document.querySelectorAll('a, button, input, select, textarea')]
             .filter((each) => each.checkVisibility())
             .filter((each) => !(each.textContent.trim() || each.ariaLabel || each.labels?.length || each.title))
             .map((each) => each.outerHTML)"""
     )
-    return found
+    return elements
 
 
 def axe_source(cache: Path) -> str:
@@ -78,9 +78,9 @@ def axe_source(cache: Path) -> str:
 def barriers(page: Any, axe: str, *rules: str) -> list[str]:
     """The accessibility violations that axe-core finds, by these rules or by all of them."""
     page.evaluate(f"{axe}; 0")
-    found: list[str] = page.evaluate(
+    elements: list[str] = page.evaluate(
         """async (rules) => (await axe.run(document, {resultTypes: ['violations'], ...rules})).violations
             .map((each) => `${each.id}: ${each.nodes.map((node) => node.html).slice(0, 3).join(' ')}`)""",
         {"runOnly": list(rules)} if rules else {},
     )
-    return found
+    return elements

@@ -261,8 +261,8 @@ class Campaign:
     def _is_whole(self, raw: Raw) -> bool:
         """The members are exactly the running workers."""
         ask = describe_consumer if self.plan.protocol == "consumer" else describe
-        found = ask(raw, self.name)
-        return found.group_state == "Stable" and len(found.members) == len(self._working)
+        response = ask(raw, self.name)
+        return response.group_state == "Stable" and len(response.members) == len(self._working)
 
     def _end_all(self) -> None:
         if self._load.is_alive():

@@ -103,10 +103,10 @@ def read_diary(path: Path, ended_us: int, stops_us: Iterable[int] = ()) -> Diary
                         holding.until_us, holding.end = time_us, what
             case "read":
                 generation, *where = map(int, words[1:])
-                found = Read(time_us, generation, *where, generation == assigned_generation)
-                diary.reads.append(found)
-                if found.partition in held:
-                    held[found.partition].reads.append(found)
+                result = Read(time_us, generation, *where, generation == assigned_generation)
+                diary.reads.append(result)
+                if result.partition in held:
+                    held[result.partition].reads.append(result)
             case "committing":
                 committing = time_us, words[2:]
             case "committed":
@@ -158,7 +158,7 @@ def findings(diaries: list[Diary], ends: dict[int, int], *, generations_recur: b
 
 
 def _unread(diaries: list[Diary], ends: dict[int, int]) -> list[str]:
-    found = []
+    result = []
     for partition, end in ends.items():
         missing = set(range(end))
         for diary in diaries:
@@ -166,10 +166,10 @@ def _unread(diaries: list[Diary], ends: dict[int, int]) -> list[str]:
                 if read.partition == partition:
                     missing.difference_update(range(read.first, read.last + 1))
         if missing:
-            found.append(
+            result.append(
                 f"partition {partition}: {len(missing)} of {end} were never read, the first is {min(missing)}"
             )
-    return found
+    return result
 
 
 def _shared_in_a_generation(diaries: list[Diary], generations_recur: bool) -> list[str]:
@@ -194,17 +194,17 @@ def _held_twice(diaries: list[Diary]) -> list[str]:
             # Workers that learn of a loss too late were fenced; other rules check that their commits were.
             if holding.end != KNOWN_TO_BE_LOST:
                 by_partition[holding.partition].append(holding)
-    found = []
+    result = []
     for holdings in by_partition.values():
         holdings.sort(key=lambda each: each.from_us)
         for first, second in pairwise(holdings):
             if second.from_us < first.until_us and first.worker != second.worker:
                 overlap_ms = (min(first.until_us, second.until_us) - second.from_us) / 1000
-                found.append(
+                result.append(
                     f"partition {first.partition} was held by {first.worker} (until {first.end}) and by "
                     f"{second.worker} at the same time, for {overlap_ms:.1f} ms"
                 )
-    return found
+    return result
 
 
 class CommitHistory:
@@ -249,7 +249,7 @@ def _histories(diaries: list[Diary]) -> dict[int, CommitHistory]:
 def _wrong_starts_and_gaps(diaries: list[Diary]) -> list[str]:
     histories = _histories(diaries)
     sent_back = {partition for diary in diaries for partition in diary.sent_back}
-    found = []
+    result = []
     for diary in diaries:
         for holding in diary.holdings:
             if not holding.reads:
@@ -262,13 +262,13 @@ def _wrong_starts_and_gaps(diaries: list[Diary]) -> list[str]:
             if holding.partition in sent_back:
                 least = 0
             if not least <= first.first <= most:
-                found.append(f"{where} began at {first.first}, but committed was from {least} to {most}")
+                result.append(f"{where} began at {first.first}, but committed was from {least} to {most}")
             for before, after in pairwise(holding.reads):
                 is_paused = (holding.partition, after.first) in diary.paused_at
                 is_back = after.first <= before.last and (is_paused or holding.partition in diary.sent_back)
                 if after.first != before.last + 1 and not is_back:
-                    found.append(f"{where} read {after.first} after {before.last}")
-    return found
+                    result.append(f"{where} read {after.first} after {before.last}")
+    return result
 
 
 def _falling_commits(diaries: list[Diary]) -> list[str]:

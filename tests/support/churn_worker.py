@@ -92,12 +92,12 @@ class Worker:
             self.write_run(partition)
         if not self._next:
             return
-        wanted = [TopicPartition(self.topic, partition, offset) for partition, offset in self._next.items()]
-        commits = (f"{each.partition}:{each.offset}" for each in wanted)
+        partitions = [TopicPartition(self.topic, partition, offset) for partition, offset in self._next.items()]
+        commits = (f"{each.partition}:{each.offset}" for each in partitions)
         self.say("committing", now_us(), generation_of(self.consumer), *commits)
         code = 0
         try:
-            done = self.consumer.commit(offsets=wanted, asynchronous=False)
+            done = self.consumer.commit(offsets=partitions, asynchronous=False)
             code = next((each.error.code() for each in done if each.error is not None), 0)
         except KafkaException as error:
             code = error.args[0].code()

@@ -126,17 +126,17 @@ class Confluent:
             }
         )
         consumer.assign([TopicPartition(topic, partition, start)])
-        found: list[Got] = []
-        while len(found) < count:
-            polled = consumer.consume(count - len(found), timeout=SECONDS_MAX)
-            assert polled, f"{len(found)} of {count} came"
+        result: list[Got] = []
+        while len(result) < count:
+            polled = consumer.consume(count - len(result), timeout=SECONDS_MAX)
+            assert polled, f"{len(result)} of {count} came"
             for each in polled:
                 assert each.error() is None, each.error()
                 kind, stamp = each.timestamp()
                 headers = tuple(each.headers() or ())
-                found.append(Got(each.offset(), stamp, kind - 1, each.key(), each.value(), headers))
+                result.append(Got(each.offset(), stamp, kind - 1, each.key(), each.value(), headers))
         consumer.close()
-        return found
+        return result
 
 
 class KafkaPython:
@@ -189,15 +189,15 @@ class KafkaPython:
         topic_partition = TopicPartition(topic, partition)
         consumer.assign([topic_partition])
         consumer.seek(topic_partition, start)
-        found: list[Got] = []
-        while len(found) < count:
-            polled = consumer.poll(timeout_ms=int(SECONDS_MAX * 1000), max_records=count - len(found))
-            assert polled, f"{len(found)} of {count} came"
+        result: list[Got] = []
+        while len(result) < count:
+            polled = consumer.poll(timeout_ms=int(SECONDS_MAX * 1000), max_records=count - len(result))
+            assert polled, f"{len(result)} of {count} came"
             for each in polled[topic_partition]:
                 headers = tuple((name, value) for name, value in each.headers)
-                found.append(Got(each.offset, each.timestamp, each.timestamp_type, each.key, each.value, headers))
+                result.append(Got(each.offset, each.timestamp, each.timestamp_type, each.key, each.value, headers))
         consumer.close()
-        return found
+        return result
 
 
 class AioKafka:
@@ -258,15 +258,15 @@ class AioKafka:
             topic_partition = TopicPartition(topic, partition)
             consumer.assign([topic_partition])
             consumer.seek(topic_partition, start)
-            found: list[Got] = []
-            while len(found) < count:
+            result: list[Got] = []
+            while len(result) < count:
                 polled = await consumer.getmany(topic_partition, timeout_ms=int(SECONDS_MAX * 1000))
-                assert polled, f"{len(found)} of {count} came"
-                found += [
+                assert polled, f"{len(result)} of {count} came"
+                result += [
                     Got(each.offset, each.timestamp, each.timestamp_type, each.key, each.value, tuple(each.headers))
                     for each in polled[topic_partition]
                 ]
-            return found[:count]
+            return result[:count]
         finally:
             await consumer.stop()
 
@@ -328,7 +328,7 @@ class Kcat:
         words = ["kcat", "-q", "-C", "-b", bootstrap, "-t", topic, "-p", str(partition), "-o", str(start)]
         words += ["-c", str(count), "-X", "fetch.wait.max.ms=100", "-f", "%o|%T|%K|%S|%h\\n%k%s\\n"]
         out = self._run(words, b"")
-        found: list[Got] = []
+        result: list[Got] = []
         at = 0
         while at < len(out):
             head_end = out.index(b"\n", at)
@@ -337,9 +337,9 @@ class Kcat:
             value, at = _taken(out, at, int(value_bytes))
             assert out[at : at + 1] == b"\n"
             at += 1
-            found.append(Got(int(offset), int(stamp), -1, key, value, _kcat_headers(headers)))
-        assert len(found) == count, f"{len(found)} of {count} came"
-        return found
+            result.append(Got(int(offset), int(stamp), -1, key, value, _kcat_headers(headers)))
+        assert len(result) == count, f"{len(result)} of {count} came"
+        return result
 
 
 def _kcat_run(message: Sent) -> tuple[Headers, bool]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from millpond.testing import Ponds
 from support.cluster_clients import ClusterClients, Load, Outcome
 from support.cluster_disks import Disks
-from support.cluster_faults import FAULTS, Stage
+from support.cluster_faults import FAULTS, FaultTarget
 
 Progress = Callable[[int, str, float, Outcome], None]
 
@@ -26,7 +26,7 @@ def run(
     """Inject faults in sequence into a running cluster; each ends, and writes resume, before the next one."""
     clients = ClusterClients(cluster, Path(cluster.folder), load)
     outcome = clients.outcome
-    stage = Stage(cluster, random.Random(seed), tuple(clients.topics), disks)
+    target = FaultTarget(cluster, random.Random(seed), tuple(clients.topics), disks)
 
     def wait_for_writes() -> None:
         clients.wait_for_writes(lambda: _story(cluster))
@@ -37,7 +37,7 @@ def run(
         wait_for_writes()
         for number, name in enumerate(faults, 1):
             at = time.monotonic()
-            FAULTS[name](stage)
+            FAULTS[name](target)
             wait_for_writes()
             seconds = time.monotonic() - at
             outcome.faults[name] += 1
@@ -45,10 +45,10 @@ def run(
             outcome.acked = clients.acked
             if progress is not None:
                 progress(number, name, seconds, outcome)
-            stage.wait((0.0, 1.0))
+            target.wait((0.0, 1.0))
         cluster.heal()
         cluster.start()
-        stage.wait_until_whole()
+        target.wait_until_whole()
         clients.judge()
     finally:
         clients.stop()

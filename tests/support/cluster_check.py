@@ -95,13 +95,13 @@ def check_topic(acks: Iterable[Ack], log: Log, findings: Findings) -> None:
     at = {(partition, offset): record for partition, records in log.items() for offset, record in records}
     copies = Counter(record for records in log.values() for _, record in records)
     for ack in acks:
-        found = at.get((ack.partition, ack.offset))
-        if found == ack.record:
+        result = at.get((ack.partition, ack.offset))
+        if result == ack.record:
             continue
         if ack.record not in copies:
             findings.add("lost", f"{ack}")
-        elif found is not None:
-            findings.add("moved", f"{ack}, where {found} is")
+        elif result is not None:
+            findings.add("moved", f"{ack}, where {result} is")
         else:
             findings.add("moved", f"{ack}, where nothing is")
     for record, count in copies.items():

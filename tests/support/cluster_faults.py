@@ -34,7 +34,7 @@ TAIL_BYTES: Final = 2_000
 
 
 @dataclass
-class Stage:
+class FaultTarget:
     """The cluster that faults are injected into."""
 
     cluster: Ponds
@@ -67,7 +67,7 @@ class Stage:
             self.cluster.wait_until_in_sync(topic, WHOLE_SECONDS_MAX)
 
 
-Fault = Callable[[Stage], None]
+Fault = Callable[[FaultTarget], None]
 """Injects a fault and reverts it."""
 
 
@@ -78,195 +78,195 @@ def revive(node: PondNode) -> None:
         node.start()
 
 
-def kill_a_leader(stage: Stage) -> None:
-    node = stage.leader()
+def kill_a_leader(target: FaultTarget) -> None:
+    node = target.leader()
     node.kill()
-    stage.wait(SHORT)
+    target.wait(SHORT)
     node.start()
 
 
-def kill_the_controller(stage: Stage) -> None:
-    node = stage.controller()
+def kill_the_controller(target: FaultTarget) -> None:
+    node = target.controller()
     node.kill()
-    stage.wait(SHORT)
+    target.wait(SHORT)
     node.start()
 
 
-def kill_twice(stage: Stage) -> None:
+def kill_twice(target: FaultTarget) -> None:
     """The second time while it is starting."""
-    node = stage.any()
+    node = target.any()
     node.kill()
     node.launch()
-    stage.wait((0.1, 0.8))
+    target.wait((0.1, 0.8))
     node.kill()
     node.start()
 
 
-def kill_all(stage: Stage) -> None:
-    stage.cluster.kill_all()
-    stage.cluster.start()
+def kill_all(target: FaultTarget) -> None:
+    target.cluster.kill_all()
+    target.cluster.start()
 
 
-def kill_most(stage: Stage) -> None:
-    nodes = stage.dice.sample(list(stage.cluster), len(stage.cluster) // 2 + 1)
+def kill_most(target: FaultTarget) -> None:
+    nodes = target.dice.sample(list(target.cluster), len(target.cluster) // 2 + 1)
     for node in nodes:
         node.kill()
-    stage.wait(SHORT)
-    stage.cluster.start()
+    target.wait(SHORT)
+    target.cluster.start()
 
 
-def stop_a_leader(stage: Stage) -> None:
-    with stage.leader().pause():
-        stage.wait(LONG)
+def stop_a_leader(target: FaultTarget) -> None:
+    with target.leader().pause():
+        target.wait(LONG)
 
 
-def stop_the_controller(stage: Stage) -> None:
-    with stage.controller().pause():
-        stage.wait(LONG)
+def stop_the_controller(target: FaultTarget) -> None:
+    with target.controller().pause():
+        target.wait(LONG)
 
 
-def stop_for_a_minute(stage: Stage) -> None:
+def stop_for_a_minute(target: FaultTarget) -> None:
     """A leader or the controller is stopped for up to a minute, while clients wait on its sockets."""
-    node = stage.leader() if stage.dice.random() < 0.5 else stage.controller()
+    node = target.leader() if target.dice.random() < 0.5 else target.controller()
     with node.pause():
-        stage.wait(MINUTE)
+        target.wait(MINUTE)
 
 
-def stop_most(stage: Stage) -> None:
-    nodes = stage.dice.sample(list(stage.cluster), len(stage.cluster) // 2 + 1)
+def stop_most(target: FaultTarget) -> None:
+    nodes = target.dice.sample(list(target.cluster), len(target.cluster) // 2 + 1)
     for node in nodes:
         node.pause()
-    stage.wait(SHORT)
+    target.wait(SHORT)
     for node in nodes:
         node.resume()
 
 
-def roll(stage: Stage) -> None:
+def roll(target: FaultTarget) -> None:
     """Each node in turn is shut down cleanly and restarted."""
-    for node in stage.cluster:
+    for node in target.cluster:
         node.restart()
 
 
-def cut_one(stage: Stage) -> None:
-    stage.cluster.cut(stage.leader().node_id)
-    stage.wait(LONG)
-    stage.cluster.heal()
+def cut_one(target: FaultTarget) -> None:
+    target.cluster.cut(target.leader().node_id)
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def cut_the_controller(stage: Stage) -> None:
-    stage.cluster.cut(stage.controller().node_id)
-    stage.wait(LONG)
-    stage.cluster.heal()
+def cut_the_controller(target: FaultTarget) -> None:
+    target.cluster.cut(target.controller().node_id)
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def cut_in_two(stage: Stage) -> None:
+def cut_in_two(target: FaultTarget) -> None:
     """The majority is on one side, the controller and a leader on the other."""
-    numbers = [node.node_id for node in stage.cluster]
-    first = [stage.controller().node_id, stage.leader().node_id, *stage.dice.sample(numbers, len(numbers))]
-    stage.cluster.cut(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
-    stage.wait(LONG)
-    stage.cluster.heal()
+    numbers = [node.node_id for node in target.cluster]
+    first = [target.controller().node_id, target.leader().node_id, *target.dice.sample(numbers, len(numbers))]
+    target.cluster.cut(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def reject_one(stage: Stage) -> None:
+def reject_one(target: FaultTarget) -> None:
     """Connections between a leader and the other nodes are refused."""
-    stage.cluster.reject(stage.leader().node_id)
-    stage.wait(LONG)
-    stage.cluster.heal()
+    target.cluster.reject(target.leader().node_id)
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def reject_the_controller(stage: Stage) -> None:
-    stage.cluster.reject(stage.controller().node_id)
-    stage.wait(LONG)
-    stage.cluster.heal()
+def reject_the_controller(target: FaultTarget) -> None:
+    target.cluster.reject(target.controller().node_id)
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def reject_in_two(stage: Stage) -> None:
+def reject_in_two(target: FaultTarget) -> None:
     """The controller and a leader are on the smaller side; both sides refuse each other's connections."""
-    numbers = [node.node_id for node in stage.cluster]
-    first = [stage.controller().node_id, stage.leader().node_id, *stage.dice.sample(numbers, len(numbers))]
-    stage.cluster.reject(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
-    stage.wait(LONG)
-    stage.cluster.heal()
+    numbers = [node.node_id for node in target.cluster]
+    first = [target.controller().node_id, target.leader().node_id, *target.dice.sample(numbers, len(numbers))]
+    target.cluster.reject(list(dict.fromkeys(first))[: (len(numbers) - 1) // 2])
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def cut_one_way(stage: Stage) -> None:
+def cut_one_way(target: FaultTarget) -> None:
     """A node's outgoing or its incoming traffic is lost."""
-    number = stage.leader().node_id
-    rest = [node.node_id for node in stage.cluster if node.node_id != number]
-    if stage.dice.random() < 0.5:
-        stage.cluster.cut(number, rest, one_way=True)
+    number = target.leader().node_id
+    rest = [node.node_id for node in target.cluster if node.node_id != number]
+    if target.dice.random() < 0.5:
+        target.cluster.cut(number, rest, one_way=True)
     else:
-        stage.cluster.cut(rest, number, one_way=True)
-    stage.wait(LONG)
-    stage.cluster.heal()
+        target.cluster.cut(rest, number, one_way=True)
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def cut_all(stage: Stage) -> None:
+def cut_all(target: FaultTarget) -> None:
     """No node reaches another."""
-    for node in stage.cluster:
-        stage.cluster.cut(node.node_id)
-    stage.wait(LONG)
-    stage.cluster.heal()
+    for node in target.cluster:
+        target.cluster.cut(node.node_id)
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def cut_clients(stage: Stage) -> None:
+def cut_clients(target: FaultTarget) -> None:
     """Nodes reach each other, but clients cannot reach one of them."""
-    stage.cluster.cut_clients(stage.leader().node_id)
-    stage.wait(LONG)
-    stage.cluster.heal()
+    target.cluster.cut_clients(target.leader().node_id)
+    target.wait(LONG)
+    target.cluster.heal()
 
 
-def flap(stage: Stage) -> None:
-    number = stage.any().node_id
+def flap(target: FaultTarget) -> None:
+    number = target.any().node_id
     for _ in range(5):
-        stage.cluster.cut(number)
-        stage.wait(SHORT)
-        stage.cluster.heal()
-        stage.wait((0.05, 0.5))
+        target.cluster.cut(number)
+        target.wait(SHORT)
+        target.cluster.heal()
+        target.wait((0.05, 0.5))
 
 
-def fill_disk(stage: Stage) -> None:
+def fill_disk(target: FaultTarget) -> None:
     """The disk of a leader or of the controller; the node exits by itself."""
-    assert stage.disks is not None
-    node = stage.leader() if stage.dice.random() < 0.7 else stage.controller()
-    stage.disks.fill(node.node_id)
-    stage.wait(LONG)
-    stage.disks.make_room(node.node_id)
+    assert target.disks is not None
+    node = target.leader() if target.dice.random() < 0.7 else target.controller()
+    target.disks.fill(node.node_id)
+    target.wait(LONG)
+    target.disks.make_room(node.node_id)
     revive(node)
 
 
-def kill_on_full_disk(stage: Stage) -> None:
-    assert stage.disks is not None
-    node = stage.leader()
-    stage.disks.fill(node.node_id)
-    stage.wait(SHORT)
+def kill_on_full_disk(target: FaultTarget) -> None:
+    assert target.disks is not None
+    node = target.leader()
+    target.disks.fill(node.node_id)
+    target.wait(SHORT)
     node.kill()
     node.launch()
-    stage.wait(SHORT)
-    stage.disks.make_room(node.node_id)
+    target.wait(SHORT)
+    target.disks.make_room(node.node_id)
     if node.is_running:
         with contextlib.suppress(NodeEnded):
             node.wait_until_ready()
     revive(node)
 
 
-def slow_syncs(stage: Stage) -> None:
-    assert stage.disks is not None
-    with stage.disks.bad_syncs(stage.leader().node_id, f"slow {stage.dice.choice([100, 400, 1500])}"):
-        stage.wait(LONG)
+def slow_syncs(target: FaultTarget) -> None:
+    assert target.disks is not None
+    with target.disks.bad_syncs(target.leader().node_id, f"slow {target.dice.choice([100, 400, 1500])}"):
+        target.wait(LONG)
 
 
-def failed_syncs(stage: Stage) -> None:
+def failed_syncs(target: FaultTarget) -> None:
     """Metadata too, which is synced at every change: the node exits when it cannot write it."""
-    assert stage.disks is not None
-    stage.wait_until_whole()
-    node = stage.leader()
-    with stage.disks.bad_syncs(node.node_id, "fail"):
+    assert target.disks is not None
+    target.wait_until_whole()
+    node = target.leader()
+    with target.disks.bad_syncs(node.node_id, "fail"):
         with contextlib.suppress(KafkaException):
             # This node may be the one to decide on it, and no longer can.
-            stage.cluster.create_topic(f"unsynced-{stage.dice.getrandbits(32)}", 1)
-        stage.wait(LONG)
+            target.cluster.create_topic(f"unsynced-{target.dice.getrandbits(32)}", 1)
+        target.wait(LONG)
     revive(node)
 
 
@@ -282,40 +282,40 @@ def few_descriptors(pid: int) -> Iterator[None]:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
-def exhaust_descriptors(stage: Stage) -> None:
+def exhaust_descriptors(target: FaultTarget) -> None:
     """The node can open neither files nor connections; the others drop the connections that they have to it."""
-    node = stage.leader()
+    node = target.leader()
     with few_descriptors(node.pid):
-        stage.cluster.cut(node.node_id)
-        stage.wait(BREAKING)
-        stage.cluster.heal()
-        stage.wait(SHORT)
+        target.cluster.cut(node.node_id)
+        target.wait(BREAKING)
+        target.cluster.heal()
+        target.wait(SHORT)
     revive(node)
 
 
-def wipe(stage: Stage) -> None:
+def wipe(target: FaultTarget) -> None:
     """The node's folder is empty when it returns."""
-    stage.wait_until_whole()
-    node = stage.leader()
+    target.wait_until_whole()
+    node = target.leader()
     node.kill()
     for each in node.folder.iterdir():
         if each.is_dir():
             shutil.rmtree(each)
         else:
             each.unlink()
-    stage.wait(SHORT)
+    target.wait(SHORT)
     node.start()
 
 
-def damage(stage: Stage) -> None:
+def damage(target: FaultTarget) -> None:
     """A bit in the node's log has flipped when it returns."""
-    stage.wait_until_whole()
-    node = stage.leader()
+    target.wait_until_whole()
+    node = target.leader()
     node.kill()
-    logs = [path for path in node.folder.glob(f"{stage.topics[0]}-*/*.log") if path.stat().st_size]
-    for path in stage.dice.sample(sorted(logs), min(len(logs), 2)):
-        flip(path, stage.dice)
-    stage.wait(SHORT)
+    logs = [path for path in node.folder.glob(f"{target.topics[0]}-*/*.log") if path.stat().st_size]
+    for path in target.dice.sample(sorted(logs), min(len(logs), 2)):
+        flip(path, target.dice)
+    target.wait(SHORT)
     node.start()
 
 

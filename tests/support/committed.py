@@ -21,14 +21,14 @@ def committed_records(bootstrap: str, topic: str, partition: int = 0) -> list[tu
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found: list[tuple[bytes | None, bytes | None]] = []
+    result: list[tuple[bytes | None, bytes | None]] = []
     try:
         while True:
             message = consumer.poll(SECONDS_MAX)
-            assert message is not None, f"no end after {found[-3:]}"
+            assert message is not None, f"no end after {result[-3:]}"
             if message.error() is not None:
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                return found
-            found.append((message.key(), message.value()))
+                return result
+            result.append((message.key(), message.value()))
     finally:
         consumer.close()

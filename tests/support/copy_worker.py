@@ -97,17 +97,17 @@ class CopyJob:
 
     def _gather(self) -> list[Message]:
         """The next records, all of one assignment: what was read before partitions moved is read again."""
-        found: list[Message] = []
+        result: list[Message] = []
         deadline = time.monotonic() + GATHER_SECONDS
-        while len(found) < self._batch_records and (left := deadline - time.monotonic()) > 0:
+        while len(result) < self._batch_records and (left := deadline - time.monotonic()) > 0:
             self._has_moved = False
             message = self._consumer.poll(left)
-            if self._has_moved and found:
+            if self._has_moved and result:
                 self._rewind()
                 return []
             if message is not None and message.error() is None:
-                found.append(message)
-        return found
+                result.append(message)
+        return result
 
     def _copy(self, batch: list[Message]) -> None:
         self._producer.begin_transaction()

@@ -35,7 +35,7 @@ _METADATA_HEAD = struct.Struct("<7si")
 
 def settings_for(bootstrap: str, group: str, protocol: str, **more: Any) -> dict[str, Any]:
     """Settings of a librdkafka consumer; dots in names are written as underscores."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "group.id": group,
         "client.id": group,
@@ -50,14 +50,14 @@ def settings_for(bootstrap: str, group: str, protocol: str, **more: Any) -> dict
         "log_level": 0,
     }
     if protocol == "consumer":
-        found["group.protocol"] = "consumer"
+        result["group.protocol"] = "consumer"
     else:
-        found |= {
+        result |= {
             "partition.assignment.strategy": protocol,
             "session.timeout.ms": 6000,
             "heartbeat.interval.ms": 100,
         }
-    return found | {name.replace("_", "."): value for name, value in more.items()}
+    return result | {name.replace("_", "."): value for name, value in more.items()}
 
 
 def generation_of(consumer: Consumer) -> int:
@@ -244,13 +244,13 @@ class ConfluentMember:
         self.consumer.subscribe(list(topics))
 
     def read(self, count: int) -> list[Place]:
-        found: list[Place] = []
+        result: list[Place] = []
         deadline = time.monotonic() + SECONDS_MAX
-        while len(found) < count and time.monotonic() < deadline:
-            for each in self.consumer.consume(count - len(found), timeout=0.1):
+        while len(result) < count and time.monotonic() < deadline:
+            for each in self.consumer.consume(count - len(result), timeout=0.1):
                 assert each.error() is None, each.error()
-                found.append(Place(each.topic(), each.partition(), each.offset(), each.value()))
-        return found
+                result.append(Place(each.topic(), each.partition(), each.offset(), each.value()))
+        return result
 
     def commit(self) -> None:
         for each in self.consumer.commit(asynchronous=False):
@@ -265,9 +265,13 @@ class ConfluentMember:
         assert done.error is None, done.error
 
     def committed(self, topic: str, partition: int) -> Committed | None:
-        (found,) = self.consumer.committed([TopicPartition(topic, partition)], timeout=SECONDS_MAX)
-        assert found.error is None, found.error
-        return None if found.offset < 0 else Committed(found.offset, found.metadata or "", found.leader_epoch)
+        (position,) = self.consumer.committed([TopicPartition(topic, partition)], timeout=SECONDS_MAX)
+        assert position.error is None, position.error
+        return (
+            None
+            if position.offset < 0
+            else Committed(position.offset, position.metadata or "", position.leader_epoch)
+        )
 
     def close(self) -> None:
         self.consumer.close()
@@ -290,13 +294,13 @@ class KafkaPythonMember:
         )
 
     def read(self, count: int) -> list[Place]:
-        found: list[Place] = []
+        result: list[Place] = []
         deadline = time.monotonic() + SECONDS_MAX
-        while len(found) < count and time.monotonic() < deadline:
-            polled = self.consumer.poll(timeout_ms=100, max_records=count - len(found))
+        while len(result) < count and time.monotonic() < deadline:
+            polled = self.consumer.poll(timeout_ms=100, max_records=count - len(result))
             for records in polled.values():
-                found += [Place(each.topic, each.partition, each.offset, each.value) for each in records]
-        return found
+                result += [Place(each.topic, each.partition, each.offset, each.value) for each in records]
+        return result
 
     def commit(self) -> None:
         self.consumer.commit()
@@ -313,8 +317,8 @@ class KafkaPythonMember:
     def committed(self, topic: str, partition: int) -> Committed | None:
         from kafka import TopicPartition as PythonTopicPartition
 
-        found = self.consumer.committed(PythonTopicPartition(topic, partition), metadata=True)
-        return None if found is None else Committed(found.offset, found.metadata, found.leader_epoch)
+        position = self.consumer.committed(PythonTopicPartition(topic, partition), metadata=True)
+        return None if position is None else Committed(position.offset, position.metadata, position.leader_epoch)
 
     def close(self) -> None:
         self.consumer.close()
@@ -348,13 +352,13 @@ class AioKafkaMember:
 
     def read(self, count: int) -> list[Place]:
         async def reading() -> list[Place]:
-            found: list[Place] = []
+            result: list[Place] = []
             deadline = time.monotonic() + SECONDS_MAX
-            while len(found) < count and time.monotonic() < deadline:
-                polled = await self.consumer.getmany(timeout_ms=100, max_records=count - len(found))
+            while len(result) < count and time.monotonic() < deadline:
+                polled = await self.consumer.getmany(timeout_ms=100, max_records=count - len(result))
                 for records in polled.values():
-                    found += [Place(each.topic, each.partition, each.offset, each.value) for each in records]
-            return found
+                    result += [Place(each.topic, each.partition, each.offset, each.value) for each in records]
+            return result
 
         return self._loop.run_until_complete(reading())
 
@@ -375,10 +379,10 @@ class AioKafkaMember:
         from aiokafka import TopicPartition as AioTopicPartition
 
         topic_partition = AioTopicPartition(topic, partition)
-        found = self._loop.run_until_complete(self.consumer._coordinator.fetch_committed_offsets([topic_partition]))
+        result = self._loop.run_until_complete(self.consumer._coordinator.fetch_committed_offsets([topic_partition]))
         return (
-            Committed(found[topic_partition].offset, found[topic_partition].metadata, None)
-            if topic_partition in found
+            Committed(result[topic_partition].offset, result[topic_partition].metadata, None)
+            if topic_partition in result
             else None
         )
 

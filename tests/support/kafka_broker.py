@@ -55,7 +55,7 @@ class KafkaBroker:
     def login(self, listener: str = "LOGIN", mechanism: str = "PLAIN", password: str = PASSWORD) -> dict[str, str]:
         """The settings of a client that logs in there, with the names of the Java clients."""
         module = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
-        found = {
+        result = {
             "bootstrap.servers": f"{HOST}:{self.ports[listener]}",
             "security.protocol": LISTENERS[listener],
             "sasl.mechanism": mechanism,
@@ -64,8 +64,8 @@ class KafkaBroker:
             ),
         }
         if listener == "SECRET":
-            found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.certificates.authority)}
-        return found
+            result |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.certificates.authority)}
+        return result
 
     def start(self) -> KafkaBroker:
         """Start and wait until it serves; an empty folder is formatted first."""
@@ -113,14 +113,14 @@ class KafkaBroker:
         modules = "org.apache.kafka.common.security"
         plain = f'{modules}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
         scram = f"{modules}.scram.ScramLoginModule required;"
-        found = {"sasl.enabled.mechanisms": ",".join(MECHANISMS)}
+        result = {"sasl.enabled.mechanisms": ",".join(MECHANISMS)}
         for listener in ("login", "secret"):
             for mechanism in MECHANISMS:
                 name = f"listener.name.{listener}.{mechanism.lower()}.sasl.jaas.config"
-                found[name] = plain if mechanism == "PLAIN" else scram
-        found["ssl.keystore.type"] = "PEM"
-        found["ssl.keystore.location"] = str(self.certificates.server)
-        return found
+                result[name] = plain if mechanism == "PLAIN" else scram
+        result["ssl.keystore.type"] = "PEM"
+        result["ssl.keystore.location"] = str(self.certificates.server)
+        return result
 
     def _format(self) -> None:
         scrams = [

@@ -35,10 +35,10 @@ _SIGNATURES: dict[str, tuple[object, list[object]]] = {
 
 def _library() -> ctypes.CDLL:
     folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
-    found = glob.glob(os.path.join(folder, "librdkafka-*.so*"))
-    if not found:
+    paths = glob.glob(os.path.join(folder, "librdkafka-*.so*"))
+    if not paths:
         pytest.skip("confluent-kafka has no librdkafka of its own here")
-    library = ctypes.CDLL(found[0])
+    library = ctypes.CDLL(paths[0])
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

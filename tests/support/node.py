@@ -160,6 +160,6 @@ class Node:
 def eventually(condition, seconds: float = PATIENCE_SECONDS, step: float = 0.01):  # type: ignore[no-untyped-def]
     """What `condition` returns once it is true; the last value if that takes too long."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
+    while not (result := condition()) and time.monotonic() < deadline:
         time.sleep(step)
-    return found
+    return result

@@ -19,9 +19,9 @@ from typing import Final
 from millpond.admin.balance import shares
 from millpond.admin.features import describe_features
 from millpond.admin.members import describe_members
-from millpond.admin.moves import look, moves_under_way
+from millpond.admin.moves import moves_under_way, read_placement
 from millpond.admin.nodes import NodeFacts, describe_nodes
-from millpond.admin.restart import restart_nodes, restart_order, wait_until_well
+from millpond.admin.restart import restart_nodes, restart_order, wait_until_healthy
 from millpond.remote.cluster import Cluster
 from support.cluster_clients import TOPIC, ClusterClients, Load, Outcome
 from support.up_nodes import Stand, UpNodes
@@ -95,7 +95,7 @@ class Operations:
 
     def _until_whole(self) -> None:
         with self._way() as way:
-            wait_until_well(way, self._running, WELL_SECONDS_MAX)
+            wait_until_healthy(way, self._running, WELL_SECONDS_MAX)
 
     # The phases.
 
@@ -108,7 +108,7 @@ class Operations:
         self._tell(f"node {node.name} has joined")
         self.nodes.command("cluster", "balance", "--yes", "--measure", "0s")
         with self._way() as way:
-            replicas = {number: each.replicas for number, each in shares(look(way)).items()}
+            replicas = {number: each.replicas for number, each in shares(read_placement(way)).items()}
         self._tell(f"replicas by node: {replicas}")
         assert max(replicas.values()) - min(replicas.values()) <= 1, replicas
 

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from millpond.base.ports import Clock, Disk
+from millpond.broker.loop.turns import Turns
 from millpond.broker.replication.partition_context import PartitionContext
 from millpond.broker.storage.flusher import Flusher
 from millpond.replication.leader import CanJoin, PartitionView
@@ -33,6 +34,7 @@ def partition_context(
     return PartitionContext(
         node_id=node_id,
         clock=clock,
+        turns=Turns(clock),
         flusher=flusher or Flusher(SimWorkers(clock), disk, "/data"),
         flush=flush,
         can_join=can_join,

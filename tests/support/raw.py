@@ -85,20 +85,6 @@ class Raw:
         assert received == sent
         return message
 
-    def is_quiet(self, seconds: float) -> bool:
-        """Whether nothing arrives within this time, not even the end of the connection."""
-        patience = self.socket.gettimeout()
-        self.socket.settimeout(seconds)
-        try:
-            self.socket.recv(1, socket.MSG_PEEK)
-        except TimeoutError:
-            return True
-        except ConnectionError:
-            return False
-        finally:
-            self.socket.settimeout(patience)
-        return False
-
     def is_closed(self, seconds: float = 20.0) -> bool:
         """Whether the broker closes the connection within this time, without another reply."""
         self.socket.settimeout(seconds)
@@ -125,7 +111,7 @@ class Raw:
 
     def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic; dots in the names of settings are written as underscores."""
-        wanted = m.CreateTopicsRequest.CreatableTopic(
+        topic = m.CreateTopicsRequest.CreatableTopic(
             name=name,
             num_partitions=partitions,
             replication_factor=-1,
@@ -135,12 +121,12 @@ class Raw:
                 for key, value in configs.items()
             ],
         )
-        reply = self.call(m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+        reply = self.call(m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
         assert not reply.topics[0].error_code, reply
 
     def topic_id(self, name: str) -> Any:
-        asked = m.MetadataRequest.MetadataRequestTopic(name=name)
-        reply = self.call(m.MetadataRequest(topics=[asked], allow_auto_topic_creation=False), 12)
+        topic = m.MetadataRequest.MetadataRequestTopic(name=name)
+        reply = self.call(m.MetadataRequest(topics=[topic], allow_auto_topic_creation=False), 12)
         return reply.topics[0].topic_id
 
     def produce(self, topic: str, partition: int, records: bytes, acks: int = -1, version: int = 9) -> Any:
@@ -155,7 +141,7 @@ class Raw:
 
     def read_all(self, topic: str, partition: int = 0) -> list[Record]:
         """Every record from the start of the partition to its end."""
-        found: list[Record] = []
+        result: list[Record] = []
         reply = self.fetch(topic, partition, 0, wait_ms=0)
         offset = reply.log_start_offset
         while offset < reply.high_watermark:
@@ -163,9 +149,9 @@ class Raw:
             assert not reply.error_code, reply
             read = records_of(reply.records)
             assert read, f"nothing at {offset}, the end is {reply.high_watermark}"
-            found += [record for record in read if record.offset >= offset]
-            offset = found[-1].offset + 1
-        return found
+            result += [record for record in read if record.offset >= offset]
+            offset = result[-1].offset + 1
+        return result
 
 
 def batch(*values: bytes, timestamp: int | None = None, **fields: Any) -> bytes:

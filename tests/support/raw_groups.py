@@ -16,8 +16,8 @@ SYNC_VERSION = 5
 def subscription(topics: Sequence[str], owned: Mapping[str, list[int]] | None = None) -> bytes:
     """A consumer's metadata when it joins a classic group."""
     kind = m.ConsumerProtocolSubscription
-    told = [kind.TopicPartition(topic=topic, partitions=numbers) for topic, numbers in (owned or {}).items()]
-    return b"\0\1" + kind(topics=list(topics), user_data=None, owned_partitions=told).encode(1)
+    partitions = [kind.TopicPartition(topic=topic, partitions=numbers) for topic, numbers in (owned or {}).items()]
+    return b"\0\1" + kind(topics=list(topics), user_data=None, owned_partitions=partitions).encode(1)
 
 
 def assignment(partitions: Mapping[str, list[int]]) -> bytes:
@@ -107,8 +107,8 @@ class ClassicMember:
         )
 
     def commit(self, topic: str, offset: int, generation: int | None = None) -> int:
-        found = self.generation if generation is None else generation
-        return commit(self.raw, self.group, topic, offset, found, self.member_id, self.instance_id)
+        result = self.generation if generation is None else generation
+        return commit(self.raw, self.group, topic, offset, result, self.member_id, self.instance_id)
 
     def leave(self) -> int:
         leaving = m.LeaveGroupRequest.MemberIdentity(member_id=self.member_id, group_instance_id=self.instance_id)

@@ -110,20 +110,6 @@ class RawProducer:
         )
         return ErrorCode(patiently(lambda: self.raw.call(request, 3)).error_code)
 
-    def commit_offset(self, group: str, topic: str, offset: int, version: int | None = None) -> ErrorCode:
-        """TxnOffsetCommit for partition 0, without a member."""
-        kind = m.TxnOffsetCommitRequest
-        place = kind.TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
-        request = kind(
-            transactional_id=self.name,
-            group_id=group,
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            topics=[kind.TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
-        )
-        reply = self.raw.call(request, version or (5 if self.v2 else 3))
-        return ErrorCode(reply.topics[0].partitions[0].error_code)
-
 
 def patiently(ask: Any, seconds: float = PATIENCE_SECONDS) -> Any:
     """Retry until the previous transaction has completed; returns the last reply."""
@@ -157,8 +143,8 @@ def patiently_add(producer: RawProducer, topics: list[tuple[str, Sequence[int]]]
     """Retry until the previous transaction has completed."""
 
     def answers() -> list[tuple[str, ErrorCode]] | None:
-        found = ask_to_add(producer, topics)
-        return None if any(code is ErrorCode.CONCURRENT_TRANSACTIONS for _, code in found) else found
+        result = ask_to_add(producer, topics)
+        return None if any(code is ErrorCode.CONCURRENT_TRANSACTIONS for _, code in result) else result
 
     answered = eventually(answers)
     assert answered, "the transaction before does not end"
@@ -187,7 +173,7 @@ def committed_records(raw: Raw, topic: str, partition: int = 0) -> list[Record]:
     """What a read_committed consumer gets from one partition: it drops the aborted transactions listed in each
     reply.
     """
-    found: list[Record] = []
+    result: list[Record] = []
     reply = fetch(raw, topic, partition=partition)
     offset, end = max(reply.log_start_offset, 0), reply.last_stable_offset
     while offset < end:
@@ -202,11 +188,11 @@ def committed_records(raw: Raw, topic: str, partition: int = 0) -> list[Record]:
             if header.is_control:
                 aborting.discard(header.producer_id)
             elif header.producer_id not in aborting or not header.is_transactional:
-                found += [each for each in decode_batch(reply.records, position) if each.offset >= offset]
+                result += [each for each in decode_batch(reply.records, position) if each.offset >= offset]
             before = header.next_offset
         assert before > offset, f"nothing at {offset}"
         offset = before
-    return found
+    return result
 
 
 def committed_values(raw: Raw, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -238,19 +224,3 @@ def producers_of(raw: Raw, topic: str, partition: int = 0) -> dict[int, Any]:
     kind = m.DescribeProducersRequest
     reply = raw.call(kind(topics=[kind.TopicRequest(name=topic, partition_indexes=[partition])]), 0)
     return {each.producer_id: each for each in reply.topics[0].partitions[0].active_producers}
-
-
-def write_marker(
-    raw: Raw, producer_id: int, epoch: int, committed: bool, topic: str, *, version: int = 1, **fields: Any
-) -> ErrorCode:
-    """WriteTxnMarkers for partition 0."""
-    kind = m.WriteTxnMarkersRequest
-    marker = kind.WritableTxnMarker(
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        transaction_result=committed,
-        topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[0])],
-        **fields,
-    )
-    reply = raw.call(kind(markers=[marker]), version)
-    return ErrorCode(reply.markers[0].topics[0].partitions[0].error_code)

@@ -141,6 +141,8 @@ ALTER = (cluster(Op.ALTER),)
 LOOK = (cluster(Op.DESCRIBE),)
 NO_NAME: tuple[str, ...] = ()
 
+NO_SUCH_GROUP = frozenset({int(ErrorCode.GROUP_ID_NOT_FOUND)})
+"""The group is of another kind."""
 UNKNOWN_MEMBER = frozenset({int(ErrorCode.UNKNOWN_MEMBER_ID)})
 
 
@@ -150,6 +152,11 @@ def always(**values: Any) -> Values:
 
 def _produce(**named: Any) -> dict[str, Any]:
     return {"acks": -1, "timeout_ms": 1000, **named}
+
+
+def _of_member(**fields: Any) -> dict[str, Any]:
+    epoch = 0 if fields else 1
+    return {"group_id": "crew", "member_id": "m", "share_session_epoch": epoch, **fields}
 
 
 def _fetch(topic: dict[str, Any], **others: Any) -> dict[str, Any]:
@@ -209,6 +216,11 @@ LEADS = [
     }
 ]
 """A stranger claims to lead the metadata."""
+
+
+def _share_state(scene: Scene, partition: dict[str, Any]) -> dict[str, Any]:
+    return {"group_id": "crew", "topics": [{"topic_id": scene.pond_id, "partitions": [partition]}]}
+
 
 CASES: tuple[Case, ...] = (
     Case(
@@ -852,6 +864,26 @@ CASES: tuple[Case, ...] = (
         names=NO_NAME,
     ),
     Case(
+        76,
+        1,
+        always(group_id="crew", member_id=str(UUID(int=9)), member_epoch=0, subscribed_topic_names=["pond"]),
+        (READ_CREW, SEE_POND),
+        ok=NO_SUCH_GROUP,
+    ),
+    Case(77, 1, always(group_ids=["crew"]), (SEE_CREW,), ok=NO_SUCH_GROUP),
+    Case(
+        78,
+        2,
+        lambda scene: _of_member(
+            max_wait_ms=0,
+            max_bytes=1000,
+            max_records=10,
+            topics=[{"topic_id": scene.pond_id, "partitions": [{"partition_index": 0}]}],
+        ),
+        (READ_CREW, READ_POND),
+    ),
+    Case(79, 2, lambda _: _of_member(), (READ_CREW,), ok={ErrorCode.SHARE_SESSION_NOT_FOUND}, names=NO_NAME),
+    Case(
         80,
         0,
         always(voter_id=2, voter_directory_id=UUID(int=3), timeout_ms=1000),
@@ -861,4 +893,74 @@ CASES: tuple[Case, ...] = (
     ),
     Case(81, 0, always(voter_id=2, voter_directory_id=UUID(int=3)), ALTER, ok=ANY, names=NO_NAME),
     Case(82, 0, always(voter_id=2, voter_directory_id=UUID(int=3)), ACT, is_for_nodes=True, ok=ANY, names=NO_NAME),
+    Case(
+        83,
+        0,
+        lambda scene: _share_state(scene, {"partition": 0, "state_epoch": 1, "start_offset": 0}),
+        ACT,
+        is_for_nodes=True,
+        ok=ANY,
+        names=NO_NAME,
+    ),
+    Case(
+        84,
+        0,
+        lambda scene: _share_state(scene, {"partition": 0, "leader_epoch": 1}),
+        ACT,
+        is_for_nodes=True,
+        ok=ANY,
+        names=NO_NAME,
+    ),
+    Case(
+        85,
+        0,
+        lambda scene: _share_state(
+            scene, {"partition": 0, "state_epoch": 1, "leader_epoch": 1, "start_offset": 0, "state_batches": []}
+        ),
+        ACT,
+        is_for_nodes=True,
+        ok=ANY,
+        names=NO_NAME,
+    ),
+    Case(
+        86,
+        0,
+        lambda scene: _share_state(scene, {"partition": 0}),
+        ACT,
+        is_for_nodes=True,
+        ok=ANY,
+        names=NO_NAME,
+    ),
+    Case(
+        87,
+        0,
+        lambda scene: _share_state(scene, {"partition": 0, "leader_epoch": 1}),
+        ACT,
+        is_for_nodes=True,
+        ok=ANY,
+        names=NO_NAME,
+    ),
+    Case(
+        90,
+        0,
+        always(groups=[{"group_id": "crew", "topics": [{"topic_name": "pond", "partitions": [0]}]}]),
+        (SEE_CREW, SEE_POND),
+    ),
+    Case(
+        91,
+        0,
+        always(
+            group_id="crew",
+            topics=[{"topic_name": "pond", "partitions": [{"partition_index": 0, "start_offset": 0}]}],
+        ),
+        (READ_CREW, READ_POND),
+        ok=NO_SUCH_GROUP,
+    ),
+    Case(
+        92,
+        0,
+        always(group_id="crew", topics=[{"topic_name": "pond"}]),
+        (on(Op.DELETE, A.GROUP, "crew"), READ_POND),
+        ok=NO_SUCH_GROUP,
+    ),
 )

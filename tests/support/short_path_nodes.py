@@ -105,8 +105,8 @@ class Side:
     def cool(self, share: float) -> None:
         self.node.disk.cold_share = share
 
-    def fill(self) -> None:
-        self.node.disk.fill()
+    def fill(self, left_bytes: int) -> None:
+        self.node.disk.fill(left_bytes)
 
     def make_room(self) -> None:
         self.node.disk.make_room()
@@ -117,8 +117,10 @@ class Side:
         """Apply the metadata of a move or an election."""
         partition = self.partition(topic, index)
         if partition is not None and partition.view is not None:
-            known = partition.view
-            partition.follow(PartitionView(leader, known.leader_epoch + 1, known.partition_epoch + 1, replicas, isr))
+            view = partition.view
+            partition.apply_metadata(
+                PartitionView(leader, view.leader_epoch + 1, view.partition_epoch + 1, replicas, isr)
+            )
 
     # Observations
 
@@ -133,12 +135,12 @@ class Side:
     def state(self) -> dict[str, object]:
         """All the state that must not depend on the path."""
         broker = self.broker
-        found: dict[str, object] = {}
+        result: dict[str, object] = {}
         for number, link in self.links.items():
-            found[f"connection {number}"] = link.alive, self.heard(number)
+            result[f"connection {number}"] = link.alive, self.heard(number)
         for partition in broker.partitions:
             log = partition.log
-            found[f"partition {partition.name}"] = (
+            result[f"partition {partition.name}"] = (
                 log.start_offset,
                 log.end_offset,
                 partition.committed_offset,
@@ -147,16 +149,29 @@ class Side:
                 partition.read_bytes,
                 len(partition.watchers),
                 dict(log.producers._unwritten),
+                (log.last_append_ms, log.epochs.entries),
+                [(each.size, each.max_timestamp, each.max_timestamp_offset) for each in log.segments],
+                {
+                    number: (entry.epoch, entry.spans, entry.forgotten, entry.active_ms)
+                    for number, entry in log.producers.entries.items()
+                },
+                partition.acknowledged.counts,
             )
-        found["sessions"] = [
+        result["sessions"] = [
             (each.id, each.epoch, each.last_used_ms, each.owner, list(each.partitions.values()))
             for each in broker.fetch_sessions._sessions.values()
         ]
-        found["pending"] = len(broker.pending_fetches)
+        result["pending"] = len(broker.pending_fetches)
         for index, shard in enumerate(broker.groups.shards()):
-            found[f"groups {index}"] = sorted(shard.groups), shard.next_deadline_ms(), shard.offsets.by_group
-        found["requests"] = dict(broker.requests.received)
-        return found
+            groups = {name: (group.state_name, group.member_count) for name, group in shard.groups.items()}
+            result[f"groups {index}"] = groups, shard.next_deadline_ms(), shard.offsets.by_group
+            result[f"group timers {index}"] = shard.shared.timers._deadlines, shard.memory.used_bytes
+        requests = broker.requests
+        result["requests"] = dict(requests.received), requests.errors
+        result["request times"] = {key: (each.counts, each.sum_us) for key, each in requests.times.items()}
+        return result
 
     def files(self) -> dict[str, bytes]:
+        for partition in self.broker.partitions:
+            partition.log.segments.active.flush_indexes()
         return dict(self.node.disk.contents())

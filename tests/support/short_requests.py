@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
+from struct import pack_into
 from typing import Any, Final
 from uuid import UUID
 
 from millpond.coordinators.groups.classic import State
 from millpond.wire import messages as m
+from millpond.wire.batch import batch_crc
 from millpond.wire.records import Record, encode_batch
 from support.raw_groups import subscription
 from support.short_path_nodes import Side
@@ -55,7 +57,7 @@ class SmallRequests:
             Record(at, stamp + self._one((0, 0, 5)), self._one((b"k", b"j", None)), value)
             for at in range(self._one((1, 1, 2, 3)))
         ]
-        options: dict[str, Any] = {"codec": self._one((0, 0, 0, 1))}
+        options: dict[str, Any] = {"codec": self._one((0, 0, 0, 0, 0, 1, 2, 3, 4))}
         if self._chance(0.3):
             producer = self._one(self._producers)
             sequence = producer.sequences.get((topic, index), 0)
@@ -71,6 +73,10 @@ class SmallRequests:
         batch = bytearray(encode_batch(records, **options))
         if self._chance(0.02):
             batch[self._draw.randrange(len(batch))] ^= 1
+        elif self._chance(0.02):
+            # A header field that is wrong under a checksum that is right.
+            batch[self._draw.randrange(21, 61)] ^= 1 << self._draw.randrange(8)
+            pack_into(">I", batch, 17, batch_crc(batch, 0, len(batch)))
         data = kind.PartitionProduceData(index=index, records=bytes(batch))
         topics = [kind.TopicProduceData(**self._named(topic, version >= 13, "name"), partition_data=[data])]
         acks = self._mostly(self._acks, 0)
@@ -211,14 +217,14 @@ class SmallRequests:
             return join, 9
         if chance < 0.95:
             kind = m.SyncGroupRequest.SyncGroupRequestAssignment
-            given = [kind(member_id=each, assignment=b"a") for each in (group.members if group else ())]
+            assignments = [kind(member_id=each, assignment=b"a") for each in (group.members if group else ())]
             sync = m.SyncGroupRequest(
                 group_id=group_id,
                 generation_id=generation,
                 member_id=member,
                 protocol_type="consumer",
                 protocol_name="range",
-                assignments=given,
+                assignments=assignments,
             )
             return sync, 5
         return self._leave(group_id, member)

@@ -116,10 +116,10 @@ class SparkChild:
                 raise AssertionError(f"the Spark process ended: {self._log_path.read_text(errors='replace')[-3000:]}")
             # Spark's launcher prints here as well.
             if line.startswith(b"{"):
-                told: dict[str, Any] = json.loads(line)
-                if "failed" in told:
-                    raise Failed(told["failed"])
-                return told
+                lines: dict[str, Any] = json.loads(line)
+                if "failed" in lines:
+                    raise Failed(lines["failed"])
+                return lines
         raise AssertionError(f"no answer in {seconds} s: {self._log_path.read_text(errors='replace')[-3000:]}")
 
 

@@ -10,7 +10,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from millpond.spark.pipelines.kind import Context, Kind, Plan
+from millpond.spark.pipelines.context import JobContext
+from millpond.spark.pipelines.kind import Kind
+from millpond.spark.pipelines.plan import Plan
 from millpond.spark.pipelines.tables import Job
 from millpond.spark.pipelines.values import NAME, TEXT, value, whole
 
@@ -32,13 +34,13 @@ class Drip(Job):
     column: str = value("A column to read.", NAME, "value")
 
 
-def plan(context: Context, job: Drip) -> Plan:
+def plan(context: JobContext, job: Drip) -> Plan:
     def write(batch: DataFrame, number: int) -> None:
         if number >= job.fail_at:
             raise ValueError(job.words)
         batch.write.format("noop").mode("append").save()
         time.sleep(job.seconds)
-        context.tell("last", number)
+        context.set_figure("last", number)
 
     frame = context.spark.readStream.format("rate").option("rowsPerSecond", job.rows_per_second).load()
     frame = frame.select(job.column).observe("counts", *_counts())

@@ -76,9 +76,9 @@ class Plan:
     batch: int = 400
 
     def kills(self, chance: random.Random) -> list[str]:
-        found = ["driver"] * self.driver_kills + ["worker"] * self.worker_kills + ["node"] * self.node_kills
-        chance.shuffle(found)
-        return found
+        result = ["driver"] * self.driver_kills + ["worker"] * self.worker_kills + ["node"] * self.node_kills
+        chance.shuffle(result)
+        return result
 
 
 @dataclass(slots=True)
@@ -289,9 +289,9 @@ def _check(node: Node, folder: Path, sender: Sender, tally: Tally) -> None:
     from deltalake import DeltaTable
 
     rows = DeltaTable(str(folder / "lake" / "rows")).to_pyarrow_table().to_pylist()
-    found = {(row["_partition"], row["_offset"]): (row["_key"], row["value"]) for row in rows}
-    assert len(rows) == len(found), f"{len(rows) - len(found)} rows of the lake are doubled"
-    assert found == sender.truth, _difference(found, sender.truth)
+    result = {(row["_partition"], row["_offset"]): (row["_key"], row["value"]) for row in rows}
+    assert len(rows) == len(result), f"{len(rows) - len(result)} rows of the lake are doubled"
+    assert result == sender.truth, _difference(result, sender.truth)
     tally.rows = len(rows)
     copied = Counter(read_committed(node, "out"))
     expected = Counter(json.loads(value)["n"] for _, value in sender.truth.values())
@@ -330,7 +330,7 @@ def read_committed(node: Node, topic: str) -> list[int]:
         }
     )
     consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
-    found: list[int] = []
+    result: list[int] = []
     ended: set[int] = set()
     deadline = time.monotonic() + 60
     while len(ended) < PARTITIONS and time.monotonic() < deadline:
@@ -342,7 +342,7 @@ def read_committed(node: Node, topic: str) -> list[int]:
             assert error.code() == KafkaError._PARTITION_EOF, error
             ended.add(message.partition() or 0)
             continue
-        found.append(json.loads(message.value() or b"")["n"])
+        result.append(json.loads(message.value() or b"")["n"])
     consumer.close()
     assert len(ended) == PARTITIONS, "not everything could be read"
-    return found
+    return result

@@ -68,13 +68,13 @@ class Copy:
     def check(self, node: Node) -> None:
         """A read_committed consumer sees each record once, and no transaction is left open."""
         with Raw(node.port) as raw:
-            found = Counter(value for each in range(PARTITIONS) for value in committed_values(raw, TARGET, each))
+            result = Counter(value for each in range(PARTITIONS) for value in committed_values(raw, TARGET, each))
         expected = {b"%d" % number for number in range(self.records)}
-        doubled = sorted(value for value, count in found.items() if count > 1)
+        doubled = sorted(value for value, count in result.items() if count > 1)
         assert not doubled, f"{len(doubled)} records are there twice, as {doubled[:5]}\n{self.story()}"
-        missing = expected - found.keys()
+        missing = expected - result.keys()
         assert not missing, f"{len(missing)} records are missing, as {sorted(missing)[:5]}\n{self.story()}"
-        assert found.keys() == expected
+        assert result.keys() == expected
 
     def story(self) -> str:
         steps = self.folder / "steps.txt"

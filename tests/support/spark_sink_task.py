@@ -102,15 +102,15 @@ class TaskRunner:
 
         self.watch(strike)
 
-    def watch(self, witness: Callable[[str], None]) -> None:
+    def watch(self, observer: Callable[[str], None]) -> None:
         """Register a callback for each step that is done."""
-        self._monkeypatch.setattr(steps, "_witness", witness)
+        self._monkeypatch.setattr(steps, "_observer", observer)
 
     def seen(self) -> list[str]:
         """What a read_committed consumer sees, sorted."""
         with Raw(int(self.node.bootstrap.rpartition(":")[2])) as raw:
-            found = [value for partition in range(2) for value in committed_values(raw, self.topic, partition)]
-        return sorted(value.decode() for value in found if value is not None)
+            result = [value for partition in range(2) for value in committed_values(raw, self.topic, partition)]
+        return sorted(value.decode() for value in result if value is not None)
 
     def open(self) -> list[str]:
         """The open transactions, by their part of the name."""

@@ -23,5 +23,5 @@ def send(node: Node, topic: str, values: Iterable[str], partition: int = 0, **se
 def committed(node: Node, group: str, topic: str) -> dict[int, int]:
     """The offsets of a group by partition."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(SECONDS_MAX)
-    return {each.partition: each.offset for each in found.topic_partitions if each.topic == topic}
+    offsets = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(SECONDS_MAX)
+    return {each.partition: each.offset for each in offsets.topic_partitions if each.topic == topic}

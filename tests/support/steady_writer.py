@@ -54,13 +54,13 @@ def read_topic(settings: dict[str, Any], topic: str, partitions: int, count: int
         {**settings, "group.id": "check", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-    found: list[bytes] = []
+    result: list[bytes] = []
     deadline = time.monotonic() + READ_SECONDS_MAX
     try:
-        while len(found) < count and time.monotonic() < deadline:
+        while len(result) < count and time.monotonic() < deadline:
             for message in consumer.consume(1_000, 1.0):
                 assert message.error() is None, message.error()
-                found.append(message.value())
+                result.append(message.value())
     finally:
         consumer.close()
-    return found
+    return result

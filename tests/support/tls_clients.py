@@ -51,13 +51,13 @@ class Librdkafka(TlsClient):
         consumer = Consumer({**self.settings(bootstrap), "group.id": topic, "auto.offset.reset": "earliest"})
         consumer.subscribe([topic])
         try:
-            found: list[bytes] = []
-            while len(found) < len(values):
+            result: list[bytes] = []
+            while len(result) < len(values):
                 (message,) = consumer.consume(1, SECONDS_MAX) or (None,)
                 assert message is not None, "nothing came"
                 assert message.error() is None, message.error()
-                found.append(message.value())
-            return found
+                result.append(message.value())
+            return result
         finally:
             consumer.close()
 

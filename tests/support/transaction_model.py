@@ -139,14 +139,14 @@ def check(log, model, dice, *, compacted=False):
     _, committed = model.walk()
     wanted = {offset: model.data[offset][3:] for offset in committed if offset < upper}
     reader = log
-    found = committed_view(reader, dice, log.start_offset)
+    result = committed_view(reader, dice, log.start_offset)
     if not compacted:
-        assert found == {offset: row for offset, row in wanted.items() if offset >= log.start_offset}
+        assert result == {offset: row for offset, row in wanted.items() if offset >= log.start_offset}
         late = dice.randrange(log.start_offset, upper + 1)
         assert committed_view(reader, dice, late) == {offset: row for offset, row in wanted.items() if offset >= late}
     else:
-        assert found.items() <= wanted.items()
-        assert latest(found) == latest({offset: row for offset, row in wanted.items() if offset >= log.start_offset})
+        assert result.items() <= wanted.items()
+        assert latest(result) == latest({offset: row for offset, row in wanted.items() if offset >= log.start_offset})
     known = {row[0] for row in (*model.data.values(), *model.markers.values())}
     for facts in log.producer_states():
         if facts.producer_id not in known:

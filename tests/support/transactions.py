@@ -208,14 +208,14 @@ def read_with_confluent(bootstrap: str, topic: str, partition: int, isolation: s
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found: list[bytes] = []
-    while END not in found:
+    result: list[bytes] = []
+    while END not in result:
         each = consumer.poll(SECONDS_MAX)
-        assert each is not None, f"the end does not come after {found[-3:]}"
+        assert each is not None, f"the end does not come after {result[-3:]}"
         assert each.error() is None, each.error()
-        found.append(each.value())
+        result.append(each.value())
     consumer.close()
-    return found[:-1]
+    return result[:-1]
 
 
 def read_with_kafka_python(bootstrap: str, topic: str, partition: int, isolation: str) -> list[bytes]:
@@ -228,13 +228,13 @@ def read_with_kafka_python(bootstrap: str, topic: str, partition: int, isolation
     topic_partition = PythonTopicPartition(topic, partition)
     consumer.assign([topic_partition])
     consumer.seek(topic_partition, 0)
-    found: list[bytes] = []
-    while END not in found:
+    result: list[bytes] = []
+    while END not in result:
         polled = consumer.poll(timeout_ms=int(SECONDS_MAX * 1000))
-        assert polled, f"the end does not come after {found[-3:]}"
-        found += [each.value for each in polled[topic_partition]]
+        assert polled, f"the end does not come after {result[-3:]}"
+        result += [each.value for each in polled[topic_partition]]
     consumer.close()
-    return found[:-1]
+    return result[:-1]
 
 
 def read_with_aiokafka(bootstrap: str, topic: str, partition: int, isolation: str) -> list[bytes]:
@@ -249,11 +249,11 @@ def read_with_aiokafka(bootstrap: str, topic: str, partition: int, isolation: st
         topic_partition = AioTopicPartition(topic, partition)
         consumer.assign([topic_partition])
         consumer.seek(topic_partition, 0)
-        found: list[bytes] = []
-        while END not in found:
-            found.append((await asyncio.wait_for(consumer.getone(topic_partition), SECONDS_MAX)).value)
+        result: list[bytes] = []
+        while END not in result:
+            result.append((await asyncio.wait_for(consumer.getone(topic_partition), SECONDS_MAX)).value)
         await consumer.stop()
-        return found[:-1]
+        return result[:-1]
 
     return asyncio.run(read())
 

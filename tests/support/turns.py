@@ -180,7 +180,7 @@ class Turns:
         if not able:
             deadlines = [each.deadline for each in self._threads if each.deadline is not None]
             if not deadlines:
-                self._stall = "nobody can go on"
+                self._stall = "deadlock: no thread can continue"
                 return None
             self.now = min(deadlines)
             able = [each for each in self._threads if each.can_go_on(self.now)]
@@ -195,12 +195,12 @@ class Turns:
 
     def _stacks(self) -> str:
         frames = sys._current_frames()
-        told: list[str] = []
+        reports: list[str] = []
         for each in self._threads:
             stack = traceback.extract_stack(frames[each.ident]) if each.ident in frames else []
             lines = [f"  {at.name}, {at.filename}:{at.lineno}" for at in stack if at.filename != __file__]
-            told += [each.name, *lines[-6:]]
-        return "\n".join(told)
+            reports += [each.name, *lines[-6:]]
+        return "\n".join(reports)
 
 
 class TurnCondition:

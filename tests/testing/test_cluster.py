@@ -46,7 +46,7 @@ def test_records_are_on_three_nodes_and_survive_the_death_of_any(cluster: Ponds)
 
 
 @pytest.mark.parametrize("how", ["cut", "reject"])
-def test_a_leader_cut_from_the_others_takes_no_more_writes(cluster: Ponds, how: str) -> None:
+def test_an_isolated_leader_accepts_no_writes(cluster: Ponds, how: str) -> None:
     topic = cluster.new_topic()
     cluster.wait_until_in_sync(topic)
     leader = cluster.leader(topic)

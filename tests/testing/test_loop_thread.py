@@ -9,7 +9,7 @@ import pytest
 from millpond.testing.loop_thread import LoopThread
 
 
-def test_what_is_asked_runs_on_the_loops_own_thread_and_comes_back() -> None:
+def test_calls_run_on_the_loop_thread_and_return() -> None:
     thread = LoopThread("one")
     assert thread.call(lambda: threading.current_thread().name) == "one"
     with pytest.raises(KeyError, match="gone"):

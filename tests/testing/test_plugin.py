@@ -66,7 +66,7 @@ def test_the_mode_comes_from_the_ini_file_and_the_command_line(pytester: pytest.
     run(pytester, "--millpond-mode=thread").assert_outcomes(passed=1)
 
 
-def test_a_wrong_mode_is_told_in_a_sentence(pytester: pytest.Pytester) -> None:
+def test_an_invalid_mode_is_refused_in_a_sentence(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\nmillpond_mode = container\n")
     pytester.makepyfile("def test_mode(millpond):\n    pass\n")
     done = run(pytester)
@@ -97,5 +97,5 @@ def test_a_project_that_does_not_use_it_pays_nothing() -> None:
         "import sys, pytest, asyncio\nbefore = set(sys.modules)\nimport millpond.testing.plugin\n"
         "print(sorted(set(sys.modules) - before))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert eval(told) == ["millpond", "millpond.testing", "millpond.testing.plugin"]
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert eval(result) == ["millpond", "millpond.testing", "millpond.testing.plugin"]

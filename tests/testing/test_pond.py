@@ -56,7 +56,7 @@ def test_a_group_goes_on_where_it_stopped(millpond: Pond) -> None:
     assert values(millpond.consume(topic, 3)) == [b"1", b"2", b"3"]
 
 
-def test_too_few_records_are_told_with_those_that_came(millpond: Pond) -> None:
+def test_too_few_records_raise_with_those_that_arrived(millpond: Pond) -> None:
     topic = millpond.new_topic()
     millpond.produce(topic, "only")
     with pytest.raises(TooFew, match=r"1 of 2 records came from topic-\S+ within 0.3 s") as failure:
@@ -72,7 +72,7 @@ def test_a_refused_write_raises(millpond: Pond) -> None:
         millpond.produce(topic, b"x" * 1000)
 
 
-def test_a_topic_that_is_not_there_is_told_soon(make_millpond: Callable[..., Pond]) -> None:
+def test_a_missing_topic_fails_soon(make_millpond: Callable[..., Pond]) -> None:
     pond = make_millpond(settings={"auto_create_topics_enable": False})
     began = time.monotonic()
     with pytest.raises(KafkaException, match="UNKNOWN_TOPIC_OR_PART"):
@@ -120,7 +120,7 @@ def test_killed_and_restarted_it_has_what_it_acknowledged(mode: str, make_millpo
 
 
 @pytest.mark.parametrize("mode", ["thread", "process"])
-def test_paused_it_answers_nobody_until_it_is_resumed(mode: str, make_millpond: Callable[..., Pond]) -> None:
+def test_a_paused_broker_answers_only_after_resume(mode: str, make_millpond: Callable[..., Pond]) -> None:
     pond = make_millpond(mode=mode)
     topic = pond.new_topic()
     pond.produce(topic, "warm")
@@ -151,10 +151,10 @@ def test_slowed_down_it_takes_longer_until_sped_up(millpond: Pond) -> None:
 @pytest.mark.parametrize("fault", ["drop_connections", "half_open"])
 def test_clients_live_through_broken_connections(fault: str, millpond: Pond) -> None:
     topic = millpond.new_topic()
-    told = millpond.client_settings(enable_idempotence=True, socket_timeout_ms=1000, linger_ms=0)
+    result = millpond.client_settings(enable_idempotence=True, socket_timeout_ms=1000, linger_ms=0)
     from confluent_kafka import Producer
 
-    producer = Producer(told)
+    producer = Producer(result)
     for number in range(10):
         producer.produce(topic, str(number))
         if number == 5:

@@ -23,7 +23,7 @@ def test_no_port_is_given_twice_before_the_others_were() -> None:
     assert set(ports) <= set(PORTS)
 
 
-def test_a_port_on_which_somebody_listens_is_passed_over() -> None:
+def test_a_taken_port_is_skipped() -> None:
     ports = Ports()
     first = ports.next_free()
     with bound(first + 1 if (first + 1) % BLOCK else first + 1 - BLOCK) as taken:
@@ -36,13 +36,13 @@ def test_processes_with_the_same_dice_get_other_ports() -> None:
         subprocess.Popen([sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    told = [free_port() for _ in range(40)]
+    result = [free_port() for _ in range(40)]
     for child in children:
         assert child.stdout is not None
-        told += map(int, child.stdout.readline().split())
+        result += map(int, child.stdout.readline().split())
     for child in children:
         child.communicate("\n")
-    assert len(set(told)) == 160
+    assert len(set(result)) == 160
 
 
 def test_a_forked_process_gets_other_ports() -> None:

@@ -28,7 +28,7 @@ def silent(event: str, **facts: object) -> None:
 
 
 @pytest.mark.smoke
-def test_it_lives_stands_still_and_ends_in_both_ways(texts: dict[str, str], tmp_path: Path) -> None:
+def test_a_node_starts_pauses_stops_and_dies(texts: dict[str, str], tmp_path: Path) -> None:
     node = ProcessNode(texts, silent)
     port = node.start()
     socket.create_connection(("127.0.0.1", port), 5).close()
@@ -47,7 +47,7 @@ def test_it_lives_stands_still_and_ends_in_both_ways(texts: dict[str, str], tmp_
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_one_that_ended_by_itself_is_known_to_and_can_be_started_again(texts: dict[str, str]) -> None:
+def test_a_node_that_exited_is_noticed_and_can_restart(texts: dict[str, str]) -> None:
     node = ProcessNode(texts, silent)
     node.start()
     os.kill(node.pid, signal.SIGKILL)
@@ -59,13 +59,13 @@ def test_one_that_ended_by_itself_is_known_to_and_can_be_started_again(texts: di
     node.kill()
 
 
-def test_one_that_cannot_start_says_why(texts: dict[str, str]) -> None:
-    told: list[str] = []
-    node = ProcessNode(texts | {"listen": "127.0.0.1:nowhere"}, lambda event, **_: told.append(event))
+def test_a_node_that_cannot_start_says_why(texts: dict[str, str]) -> None:
+    result: list[str] = []
+    node = ProcessNode(texts | {"listen": "127.0.0.1:nowhere"}, lambda event, **_: result.append(event))
     with pytest.raises(NodeEnded, match="nowhere"):
         node.start()
     assert not node.is_running
-    assert told
+    assert result
 
 
 def test_it_ends_when_its_parent_is_killed(texts: dict[str, str]) -> None:

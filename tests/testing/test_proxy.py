@@ -70,7 +70,7 @@ def connect(proxy: Proxy) -> socket.socket:
     return socket.create_connection((HOST, proxy.port), SOME)
 
 
-def heard(link: socket.socket, count: int) -> bytes:
+def received(link: socket.socket, count: int) -> bytes:
     data = b""
     while len(data) < count:
         part = link.recv(count - len(data))
@@ -83,7 +83,7 @@ def say(link: socket.socket, data: bytes) -> float:
     """The seconds until all of it has come back."""
     began = time.monotonic()
     link.sendall(data)
-    assert heard(link, len(data)) == data
+    assert received(link, len(data)) == data
     return time.monotonic() - began
 
 
@@ -92,17 +92,17 @@ def test_bytes_pass_both_ways_and_so_does_their_end(proxy: Proxy) -> None:
         say(link, b"hello")
         link.sendall(b"bye")
         link.shutdown(socket.SHUT_WR)
-        assert heard(link, 3) == b"bye"
+        assert received(link, 3) == b"bye"
         assert link.recv(1) == b""
 
 
-def test_much_passes_although_nobody_reads_at_first(proxy: Proxy) -> None:
+def test_data_passes_although_it_is_read_late(proxy: Proxy) -> None:
     data = bytes(range(256)) * 65_536
     with connect(proxy) as link:
         writer = threading.Thread(target=link.sendall, args=(data,))
         writer.start()
         time.sleep(0.1)
-        assert heard(link, len(data)) == data
+        assert received(link, len(data)) == data
         writer.join()
 
 
@@ -124,7 +124,7 @@ def test_what_is_held_back_keeps_its_order_when_the_delay_ends(proxy: Proxy) -> 
             time.sleep(0.001)
         proxy.delay(0)
         link.sendall(b"end")
-        assert heard(link, 153) == b"".join(b"%03d" % number for number in range(50)) + b"end"
+        assert received(link, 153) == b"".join(b"%03d" % number for number in range(50)) + b"end"
 
 
 def test_a_reset_is_a_reset_and_the_next_connection_works(proxy: Proxy) -> None:
@@ -168,7 +168,7 @@ def test_a_cut_carries_nothing_that_way_and_all_of_it_after_it_is_healed(proxy: 
         proxy.heal()
         for link in (before, after):
             link.settimeout(SOME)
-            assert heard(link, 5) == b"lost?"
+            assert received(link, 5) == b"lost?"
             say(link, b"again")
 
 

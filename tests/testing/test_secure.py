@@ -17,7 +17,7 @@ pytestmark = pytest.mark.boundary
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(("mode", "secure"), [("thread", True), ("process", True), ("thread", "certificates")])
-def test_a_secure_broker_serves_its_own_clients_and_no_stranger(mode: Any, secure: Any) -> None:
+def test_a_secure_broker_serves_only_its_own_clients(mode: Any, secure: Any) -> None:
     with Pond(mode=mode, secure=secure) as pond:
         topic = pond.new_topic()
         pond.produce(topic, "tea")

@@ -67,7 +67,7 @@ def test_an_asyncio_handler_waits_and_sends(sim: SimulatedCluster) -> None:
     assert {key for key, _ in sim.records("bills")} == {"ann", "bob", None}
 
 
-def test_what_is_not_simulated_is_said() -> None:
+def test_awaiting_something_not_simulated_fails() -> None:
     import asyncio
 
     @simulated(seeds=1)

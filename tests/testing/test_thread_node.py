@@ -83,7 +83,7 @@ def test_a_node_that_cannot_start_says_why_and_can_try_again(texts: dict[str, st
     second.kill()
 
 
-def test_a_paused_node_takes_connections_but_answers_nobody(texts: dict[str, str]) -> None:
+def test_a_paused_node_accepts_connections_but_does_not_answer(texts: dict[str, str]) -> None:
     node = ThreadNode(texts, silent)
     port = node.start()
     node.pause()
@@ -97,7 +97,7 @@ def test_a_paused_node_takes_connections_but_answers_nobody(texts: dict[str, str
         assert len(link.recv(4)) == 4
 
 
-def test_one_that_is_killed_while_it_stands_still_answers_nothing_more(texts: dict[str, str]) -> None:
+def test_a_node_killed_while_paused_answers_nothing(texts: dict[str, str]) -> None:
     node = ThreadNode(texts, silent)
     port = node.start()
     with socket.create_connection(("127.0.0.1", port), 5) as link:
@@ -113,17 +113,17 @@ def test_one_that_is_killed_while_it_stands_still_answers_nothing_more(texts: di
 
 
 def test_what_it_reports_reaches_the_journal(texts: dict[str, str]) -> None:
-    told: list[tuple[str, dict[str, Any]]] = []
-    node = ThreadNode(texts, lambda event, **facts: told.append((event, facts)))
+    result: list[tuple[str, dict[str, Any]]] = []
+    node = ThreadNode(texts, lambda event, **facts: result.append((event, facts)))
     port = node.start()
     with socket.create_connection(("127.0.0.1", port), 5) as link:
         link.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert link.recv(1) == b""
     node.kill()
-    assert any("protocol error" in event for event, _ in told)
+    assert any("protocol error" in event for event, _ in result)
 
 
-def test_a_bug_ends_the_node_and_whoever_stops_it_hears_of_it(texts: dict[str, str], tmp_path: Path) -> None:
+def test_a_bug_ends_the_node_and_stop_raises_it(texts: dict[str, str], tmp_path: Path) -> None:
     """A test that goes on with half a node finds nothing, or the wrong thing."""
     events: list[str] = []
     node = ThreadNode(texts, lambda event, **_: events.append(event))
@@ -134,9 +134,9 @@ def test_a_bug_ends_the_node_and_whoever_stops_it_hears_of_it(texts: dict[str, s
     running.thread.join()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=60)
-    with pytest.raises(RuntimeError, match="because of a bug") as told:
+    with pytest.raises(RuntimeError, match="because of a bug") as result:
         node.stop()
-    assert isinstance(told.value.__cause__, ZeroDivisionError)
+    assert isinstance(result.value.__cause__, ZeroDivisionError)
     assert "exiting because of a bug in Millpond, please report it" in events
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
     node.start()

@@ -22,7 +22,7 @@ def test_a_tagged_field_must_be_as_long_as_it_says(data: bytes, tagged: Any) -> 
 
 
 def test_more_tagged_fields_than_could_be(tagged: Any) -> None:
-    with pytest.raises(MalformedMessage, match="tags: asks for 5 where 3 bytes are left"):
+    with pytest.raises(MalformedMessage, match="tags: announces 5, but only 3 bytes are left"):
         tagged.decode(b"\0\5\1\0\1", 1)
 
 

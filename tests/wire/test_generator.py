@@ -114,7 +114,7 @@ def test_strings_that_are_too_long(version: int, all_types: Any) -> None:
         all_types(a_string="x" * 32_768).encode(version)
     too_long = all_types(a_bytes=b"x" * 32_768).encode(1)
     position = too_long.index(b"\x81\x80\x02x")
-    with pytest.raises(MalformedMessage, match=r"a_string: asks for 32768"):
+    with pytest.raises(MalformedMessage, match=r"a_string: announces 32768"):
         all_types.decode(too_long[: position - 2] + too_long[position:], 1)
 
 

@@ -53,7 +53,7 @@ def test_tags_longer_than_what_is_left(data: bytes) -> None:
 
 
 def test_more_tags_than_could_be() -> None:
-    with pytest.raises(Bad, match="asks for 3 where 4 bytes"):
+    with pytest.raises(Bad, match="announces 3, but only 4 bytes"):
         skip_tags(memoryview(b"\1\0\1\0"), 0, 4, 3, 10)
 
 

@@ -109,7 +109,7 @@ def test_what_is_in_one_topic_does_not_hide_all_others(cluster: Cluster, pond: P
     assert (waiting[good], waiting[spoiled]) == (2, None), "who wrote these marks nobody knows"
     # They are there to be seen, and only a redrive is refused.
     assert len(last_letters(cluster, spoiled, Filter(), 10, lambda letter, _: letter.id).letters) == 2
-    with pytest.raises(Refused, match="used by something else"):
+    with pytest.raises(Refused, match="something else uses topic"):
         plan_redrive(cluster, RedriveOrder(spoiled, Filter()))
     assert mixed not in waiting
 
@@ -137,7 +137,7 @@ def test_a_purge_plan_is_for_the_topic_that_was_looked_at(cluster: Cluster, pond
     pond.admin.delete_topics([dlq])[dlq].result(30)
     pond.create_topic(dlq)
     bury(pond.producer, topic, dlq, b"other", b"letters", b"of it")
-    with pytest.raises(Refused, match="made anew"):
+    with pytest.raises(Refused, match="recreated"):
         apply_purge(cluster, plan)
     zero = TopicPartition(dlq, 0)
     assert earliest(cluster, [zero])[zero] == 0
@@ -150,9 +150,9 @@ class Enough(Exception):
 def test_plans_say_how_far_they_are_and_can_be_stopped(cluster: Cluster, pond: Pond, topic: str) -> None:
     dlq = pond.new_topic(1)
     bury(pond.producer, topic, dlq, b"a", b"b", b"c")
-    heard: list[tuple[int, int]] = []
-    plan_purge(cluster, dlq, progress=lambda looked, total: heard.append((looked, total)))
-    assert list(dict.fromkeys(heard)) == [(0, 0), (0, 3), (1, 3), (2, 3), (3, 3)]
+    reports: list[tuple[int, int]] = []
+    plan_purge(cluster, dlq, progress=lambda looked, total: reports.append((looked, total)))
+    assert list(dict.fromkeys(reports)) == [(0, 0), (0, 3), (1, 3), (2, 3), (3, 3)]
 
     def stop(looked: int, total: int) -> None:
         raise Enough
@@ -189,8 +189,8 @@ def test_what_was_not_checked_in_time_is_left_out_and_counted(
     _, before = find_letter_topics(cluster)
     check = LetterTopic.check
 
-    def late(letters: LetterTopic, known: Container[str], is_up: Callable[[], bool]) -> None:
-        check(letters, known, (lambda: True) if letters.name == dlq else is_up)
+    def late(letters: LetterTopic, is_known: Container[str], is_up: Callable[[], bool]) -> None:
+        check(letters, is_known, (lambda: True) if letters.name == dlq else is_up)
 
     monkeypatch.setattr(LetterTopic, "check", late)
     topics, left_out = find_letter_topics(cluster)
@@ -204,8 +204,8 @@ def test_counts_and_the_latest_letters(cluster: Cluster, pond: Pond, topic: str)
     bury(pond.producer, topic, dlq, b"other", partition=1)
     counts = count_letters(cluster, dlq, Filter())
     assert (counts.records, counts.errors, counts.origins) == (7, {"ValueError": 7}, {topic: 7})
-    wanted = Filter(keys=frozenset({b"k1", b"k2"}))
-    last = last_letters(cluster, dlq, wanted, 10, lambda letter, is_redriven: (letter.id, is_redriven))
+    selection = Filter(keys=frozenset({b"k1", b"k2"}))
+    last = last_letters(cluster, dlq, selection, 10, lambda letter, is_redriven: (letter.id, is_redriven))
     assert sorted(last.letters) == [(LetterId(0, 1), False), (LetterId(0, 2), False)]
     assert (last.is_whole, last.leaderless) == (True, ())
     assert count_letters(cluster, dlq, Filter(ids=frozenset({LetterId(1, 0)}))).records == 1
@@ -220,14 +220,14 @@ def test_what_one_letter_says_keeps_no_other_from_going(cluster: Cluster, pond: 
     for home in homes:
         bury(pond.producer, home, dlq, b"stays")
     plan = plan_redrive(cluster, RedriveOrder(dlq, Filter()))
-    assert (plan.targets, plan.records, plan.fates[LetterFate.HOMELESS]) == ({topic: 1}, 1, len(homes))
+    assert (plan.targets, plan.records, plan.fates[LetterFate.NO_TARGET]) == ({topic: 1}, 1, len(homes))
     redrive = Redrive(cluster, plan.order, agreed=plan)
     redrive.run(lambda _: None)
     assert redrive.sent == 1
     assert plan_redrive(cluster, RedriveOrder(dlq, Filter(), to=topic)).records == len(homes)
 
 
-def test_a_plan_holds_no_more_of_names_than_it_needs(cluster: Cluster, pond: Pond, topic: str) -> None:
+def test_a_plan_limits_the_names_it_holds(cluster: Cluster, pond: Pond, topic: str) -> None:
     dlq = pond.new_topic(1, prefix="names")
     bury(pond.producer, topic, dlq, b"a", group="g" * 10_000)
     assert [len(each) for each in plan_redrive(cluster, RedriveOrder(dlq, Filter())).groups] == [NAME_SIGNS_MAX]
@@ -245,19 +245,19 @@ def test_a_transaction_is_bounded_by_all_that_is_in_its_records(
     monkeypatch.setattr(redrive_module, "BATCH_BYTES_MAX", 50_000)
     dlq = pond.new_topic(1, prefix="sizes")
     bury(pond.producer, topic, dlq, b"a", b"b", b"c", own=bytes(60_000))
-    heard: list[int] = []
-    Redrive(cluster, RedriveOrder(dlq, Filter())).run(heard.append)
-    assert heard == [1, 2, 3]
+    reports: list[int] = []
+    Redrive(cluster, RedriveOrder(dlq, Filter())).run(reports.append)
+    assert reports == [1, 2, 3]
 
 
 def test_letters_are_those_of_the_topic_in_which_they_were_seen(cluster: Cluster, pond: Pond, topic: str) -> None:
     dlq = pond.new_topic(1, prefix="seen")
     bury(pond.producer, topic, dlq, b"a")
-    wanted = Filter(ids=frozenset({LetterId(0, 0)}))
+    selection = Filter(ids=frozenset({LetterId(0, 0)}))
     seen = LetterTopic.find(cluster, dlq).info.topic_id
-    assert plan_redrive(cluster, RedriveOrder(dlq, wanted, topic_id=seen)).records == 1
-    with pytest.raises(Refused, match="made anew"):
-        plan_redrive(cluster, RedriveOrder(dlq, wanted, topic_id=UUID(int=7)))
+    assert plan_redrive(cluster, RedriveOrder(dlq, selection, topic_id=seen)).records == 1
+    with pytest.raises(Refused, match="recreated"):
+        plan_redrive(cluster, RedriveOrder(dlq, selection, topic_id=UUID(int=7)))
 
 
 def test_many_transactions_of_one_redrive_and_records_too_large_for_one_batch(
@@ -268,10 +268,10 @@ def test_many_transactions_of_one_redrive_and_records_too_large_for_one_batch(
     bury(pond.producer, topic, dlq, *values)
     order = RedriveOrder(dlq, Filter(), batch=5)
     assert plan_redrive(cluster, order).records == 12
-    heard: list[int] = []
+    reports: list[int] = []
     redrive = Redrive(cluster, order)
-    redrive.run(heard.append)
-    assert heard == [5, 10, 12]
+    redrive.run(reports.append)
+    assert reports == [5, 10, 12]
     arrived = pond.consume(topic, 12)
     for partition in (0, 1):
         own = [bytes(each.value or b"")[:2] for each in arrived if each.partition == partition]
@@ -347,19 +347,17 @@ def test_an_agreed_redrive_sends_what_was_shown_and_nothing_that_came_since(
     assert redrive.sent == 2
     # What was shown has been done; and the later plan counts letters that are done by now.
     for plan in (shown, late):
-        with pytest.raises(Refused, match="have been redriven meanwhile"):
+        with pytest.raises(Refused, match="were redriven in the meantime"):
             Redrive(cluster, plan.order, agreed=plan)
     again = plan_redrive(cluster, RedriveOrder(dlq, Filter()))
     assert again.records == 1
     apply_purge(cluster, plan_purge(cluster, dlq))
-    with pytest.raises(Refused, match="cannot be read any more"):
+    with pytest.raises(Refused, match="can no longer be read"):
         Redrive(cluster, again.order, agreed=again)
     assert sorted(each.value or b"" for each in pond.consume(topic, 2)) == [b"0", b"1"]
 
 
-def test_what_is_refused_or_has_nothing_to_send_takes_over_from_nobody(
-    cluster: Cluster, pond: Pond, topic: str
-) -> None:
+def test_a_redrive_without_records_does_not_fence_another(cluster: Cluster, pond: Pond, topic: str) -> None:
     dlq = pond.new_topic(1, prefix="running")
     bury(pond.producer, topic, dlq, b"0", b"1", b"2")
     running = Redrive(cluster, RedriveOrder(dlq, Filter(), batch=1))
@@ -390,5 +388,5 @@ def test_a_letter_without_its_value_is_not_sent_back_unless_it_is_given_one() ->
         topic: Any = None
         return RedrivePlan(order, topic, Redriven(), {}, frozenset({"o"})).fate(letter)
 
-    assert fate() is fate(key=b"k") is LetterFate.HOMELESS
+    assert fate() is fate(key=b"k") is LetterFate.NO_TARGET
     assert fate(value=b"whole") is LetterFate.SENT

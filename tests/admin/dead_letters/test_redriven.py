@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from millpond.admin.dead_letters import redriven
 from millpond.admin.dead_letters.letters import LetterId
-from millpond.admin.dead_letters.redriven import PAGE_OFFSETS, Redriven, read_redriven, redriven_as_known
+from millpond.admin.dead_letters.redriven import PAGE_OFFSETS, Redriven, read_redriven, try_read_redriven
 from millpond.admin.errors import Refused
 from millpond.admin.offsets import Bounds
 from millpond.remote.cluster import PartitionInfo, TopicInfo
@@ -51,7 +51,7 @@ def test_a_later_mark_replaces_an_earlier_one_and_a_tombstone_all() -> None:
     assert len(marks) == 0
 
 
-def test_without_the_marks_nobody_knows_what_was_redriven() -> None:
+def test_without_the_marks_it_is_unknown_what_was_redriven() -> None:
     assert Redriven("id").says(LetterId(0, 1)) is False
     unknown = Redriven("id", is_known=False)
     assert unknown.says(LetterId(0, 1)) is None
@@ -83,16 +83,16 @@ class Spoiled:
 
 
 @pytest.mark.parametrize("value", [b"[" * 100_000, b"nothing", b"5", b'{"redriven":[]}', b"\xff"])
-def test_letters_are_seen_whatever_stands_in_the_marks(monkeypatch: pytest.MonkeyPatch, value: bytes) -> None:
+def test_letters_are_listed_with_unreadable_marks(monkeypatch: pytest.MonkeyPatch, value: bytes) -> None:
     topic: Any = Spoiled(value)
-    monkeypatch.setattr(redriven, "bounds_of", lambda _, wanted, __: dict.fromkeys(wanted, Bounds(0, 1)))
+    monkeypatch.setattr(redriven, "bounds_of", lambda _, expected, __: dict.fromkeys(expected, Bounds(0, 1)))
     monkeypatch.setattr(redriven, "read_records", topic.read)
-    with pytest.raises(Refused, match="used by something else"):
+    with pytest.raises(Refused, match="something else uses topic"):
         read_redriven(topic)
-    assert redriven_as_known(topic).says(LetterId(0, 0)) is None
+    assert try_read_redriven(topic).says(LetterId(0, 0)) is None
     # Nor is it known where there was no time to read them.
     monkeypatch.setattr(redriven, "read_records", lambda *_, **__: iter(()))
-    assert redriven_as_known(topic, lambda: True).says(LetterId(0, 0)) is None
+    assert try_read_redriven(topic, lambda: True).says(LetterId(0, 0)) is None
 
 
 @pytest.mark.parametrize("offsets", ["[[0,1000000000000000]]", "[[1000,1000]]", "[[-1,3]]"])

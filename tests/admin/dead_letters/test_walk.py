@@ -61,7 +61,7 @@ def boxed(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def put(box: Box) -> Box:
         monkeypatch.setattr(topics.LetterTopic, "find", lambda *_: box)
-        monkeypatch.setattr(topics, "redriven_as_known", lambda *_: Redriven(is_known=False))
+        monkeypatch.setattr(topics, "try_read_redriven", lambda *_: Redriven(is_known=False))
         return box
 
     return put
@@ -83,8 +83,8 @@ def test_the_last_letters_are_found_without_reading_all(boxed: Any) -> None:
     assert {is_redriven for _, is_redriven in last.letters} == {None}
     assert len(last.letters) == 50
     assert len(box.read) == 300
-    wanted = Filter(keys=frozenset({b"k3"}))
-    rare = last_letters(boxed, "box", wanted, 50, lambda letter, _: letter.message.offset)
+    selection = Filter(keys=frozenset({b"k3"}))
+    rare = last_letters(boxed, "box", selection, 50, lambda letter, _: letter.message.offset)
     assert rare.letters == sorted(rare.letters)
     assert set(rare.letters) == set(range(99_753, 100_000, 10))
     assert len(box.read) < 3_000
@@ -95,7 +95,7 @@ def test_the_last_letters_are_found_without_reading_all(boxed: Any) -> None:
 def test_page_after_page_every_letter_is_shown_once(counts: list[int], limit: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(topics.LetterTopic, "find", lambda *_: Box(*counts))
-        patch.setattr(topics, "redriven_as_known", lambda *_: Redriven())
+        patch.setattr(topics, "try_read_redriven", lambda *_: Redriven())
         seen: list[Rank] = []
         cluster: Any = None
         while True:
@@ -128,7 +128,7 @@ def test_a_look_ends_in_time_where_no_letter_is_shown(boxed: Any) -> None:
     assert (whole.letters, whole.looked, whole.is_whole) == ([], 1_000, True)
 
 
-def test_no_more_letters_are_held_than_are_wanted(boxed: Any) -> None:
+def test_reading_letters_holds_at_most_the_limit(boxed: Any) -> None:
     boxed(Box(*[400] * 50))
     held: list[object] = []
     last = last_letters(boxed, "box", Filter(), 20, lambda letter, _: held.append(letter) or letter.id)
@@ -137,7 +137,7 @@ def test_no_more_letters_are_held_than_are_wanted(boxed: Any) -> None:
     assert len(held) < 20 * 50, "what is too old is not even made"
 
 
-def test_whatever_stands_in_headers_names_are_short() -> None:
+def test_names_from_headers_are_shortened() -> None:
     counts = LetterCounts()
     headers = ((dead_letters.TOPIC, b"t" * 5000), (dead_letters.ERROR_TYPE, b"e" * 5000), (dead_letters.GROUP, b"g"))
     letter = Letter(Message("box", 0, 0, 0, None, None, headers))
@@ -155,10 +155,10 @@ def test_letters_that_name_no_error_are_counted_under_a_name_of_ours() -> None:
     counts.add(Letter(Message("box", 0, 1, 0, None, None)), False)
     assert counts.errors == counts.origins == {UNKNOWN: 2}
     # Who asks for that name finds these, and no others.
-    wanted = Filter(errors=frozenset({UNKNOWN}))
+    selection = Filter(errors=frozenset({UNKNOWN}))
     headers = ((dead_letters.TOPIC, b""), (dead_letters.ERROR_TYPE, b"odd."))
     named = Letter(Message("box", 0, 2, 0, None, None, headers))
-    assert (wanted.takes(unnamed), wanted.takes(named)) == (True, False)
+    assert (selection.takes(unnamed), selection.takes(named)) == (True, False)
     assert Filter(errors=frozenset({"odd."})).takes(named)
 
 

@@ -54,6 +54,6 @@ def test_the_worst_record_is_the_one_that_took_longest_from_end_to_end() -> None
     assert [(total.name, total.worst_ms) for total in budget.totals] == [("acknowledged", 10), ("end to end", 101)]
 
 
-@pytest.mark.parametrize(("share", "found"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
-def test_percentiles(share: float, found: int) -> None:
-    assert percentile(list(range(100, 0, -1)), share) == found
+@pytest.mark.parametrize(("share", "actual"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
+def test_percentiles(share: float, actual: int) -> None:
+    assert percentile(list(range(100, 0, -1)), share) == actual

@@ -49,7 +49,7 @@ def texts_of(number: int) -> dict[str, str]:
     }
 
 
-class Play:
+class ListenerCluster:
     def __init__(self) -> None:
         self.sim = SimWorld(3)
         self.nodes = {number: SimNode(self.sim, f"host-{number}", texts_of(number)) for number in NUMBERS}
@@ -89,68 +89,68 @@ class Play:
 
     def ask(self, number: int, request: m.Message, version: int, name: str = "client") -> Any:
         client = SimClient(self.sim.network, f"host-{number}", PUBLIC, name, timeout_ms=20_000)
-        heard: list[Any] = []
-        client.send(request, version, heard.append)
-        self.wait(lambda: bool(heard))
-        return heard[0]
+        replies: list[Any] = []
+        client.send(request, version, replies.append)
+        self.wait(lambda: bool(replies))
+        return replies[0]
 
     def listeners(self, name: str) -> set[str]:
         return {listener for (api, listener), count in self.asked.items() if api == name and count}
 
 
 @pytest.fixture(scope="module")
-def play() -> Play:
-    play = Play()
+def cluster() -> ListenerCluster:
+    cluster = ListenerCluster()
     kind = m.CreateTopicsRequest.CreatableTopic
     for number in NUMBERS:
         wanted = kind(name=f"by-{number}", num_partitions=3, replication_factor=3, assignments=[], configs=[])
-        reply = play.ask(number, m.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000), 5)
+        reply = cluster.ask(number, m.CreateTopicsRequest(topics=[wanted], timeout_ms=20_000), 5)
         assert [each.error_code for each in reply.topics] == [ErrorCode.NONE]
-    play.sim.run_for(3_000)
-    return play
+    cluster.sim.run_for(3_000)
+    return cluster
 
 
-def test_the_quorum_and_the_controller_are_asked_by_their_own_listener(play: Play) -> None:
+def test_the_quorum_and_the_controller_are_asked_by_their_own_listener(cluster: ListenerCluster) -> None:
     for name in ("Vote", "BrokerRegistration", "BrokerHeartbeat", "AllocateProducerIds", "CreateTopics"):
-        assert play.listeners(name) == {"CONTROLLER"}, name
+        assert cluster.listeners(name) == {"CONTROLLER"}, name
     # Metadata is fetched over one listener, records over the other.
-    assert play.listeners("Fetch") == {"CONTROLLER", "INTERNAL"}
+    assert cluster.listeners("Fetch") == {"CONTROLLER", "INTERNAL"}
 
 
-def test_it_stays_so_when_the_controller_is_lost_and_comes_back(play: Play) -> None:
-    number = next(each for each, node in play.nodes.items() if node.broker.controller.is_active)
-    play.nodes[number].kill()
-    play.wait(lambda: play.active() == set(NUMBERS) - {number})
-    play.start(number)
-    play.wait(lambda: play.active() == set(NUMBERS))
-    assert play.listeners("Vote") == {"CONTROLLER"}
+def test_it_stays_so_when_the_controller_is_lost_and_comes_back(cluster: ListenerCluster) -> None:
+    number = next(each for each, node in cluster.nodes.items() if node.broker.controller.is_active)
+    cluster.nodes[number].kill()
+    cluster.wait(lambda: cluster.active() == set(NUMBERS) - {number})
+    cluster.start(number)
+    cluster.wait(lambda: cluster.active() == set(NUMBERS))
+    assert cluster.listeners("Vote") == {"CONTROLLER"}
 
 
-def test_clients_are_not_told_of_it(play: Play) -> None:
-    reply = play.ask(1, m.MetadataRequest(topics=[]), 9)
+def test_clients_are_not_told_of_it(cluster: ListenerCluster) -> None:
+    reply = cluster.ask(1, m.MetadataRequest(topics=[]), 9)
     assert {each.port for each in reply.brokers} == {PUBLIC}
 
 
-def test_a_client_that_calls_itself_a_node_is_none_by_another_listener(play: Play) -> None:
+def test_a_client_that_calls_itself_a_node_is_none_by_another_listener(cluster: ListenerCluster) -> None:
     """Even where `allow.everyone.if.no.acl.found` permits everything."""
-    reply = play.ask(1, m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=1), 0, "millpond-node-2")
+    reply = cluster.ask(1, m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=1), 0, "millpond-node-2")
     assert reply.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def test_a_node_that_does_not_know_where_the_others_have_theirs_does_not_start() -> None:
     texts = texts_of(1)
     texts["controller.quorum.voters"] = f"1@host-1:{CONTROLLER},2@host-2:{CONTROLLER}"
-    with pytest.raises(SettingError, match="where the node 3 is reached"):
+    with pytest.raises(SettingError, match="include the address of node 3 on it"):
         node_settings(texts)
 
 
-def test_whoever_asks_for_the_quorum_hears_of_their_own_listener_alone(play: Play) -> None:
+def test_describe_quorum_names_only_the_controller_listener(cluster: ListenerCluster) -> None:
     """From any node: a node that is not the controller forwards the request over a listener that clients do not
     use.
     """
     partition = m.DescribeQuorumRequest.PartitionData(partition_index=0)
     topic = m.DescribeQuorumRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])
     for number in NUMBERS:
-        reply = play.ask(number, m.DescribeQuorumRequest(topics=[topic]), 2)
+        reply = cluster.ask(number, m.DescribeQuorumRequest(topics=[topic]), 2)
         told = {(each.name, each.host, each.port) for node in reply.nodes for each in node.listeners}
         assert told == {("PUBLIC", f"host-{each}", PUBLIC) for each in NUMBERS}

@@ -23,7 +23,7 @@ class Workers:
         later.finish(job())
 
 
-def test_whoever_comes_with_many_waits_for_himself() -> None:
+def test_an_address_with_many_jobs_delays_only_itself() -> None:
     workers, done = Workers(), []
     queue = FairQueue(workers, at_once_max=2)
     for number in range(50):
@@ -40,7 +40,7 @@ def test_whoever_comes_with_many_waits_for_himself() -> None:
     assert len(queue) == 0
 
 
-def test_what_nobody_waits_for_is_not_done() -> None:
+def test_abandoned_jobs_are_not_run() -> None:
     workers, done = Workers(), []
     queue = FairQueue(workers, at_once_max=1)
     queue.run("a", lambda: 1).then(done.append)

@@ -44,7 +44,7 @@ def texts_of(number: int, protocol: str, step: str, *, is_listed: bool) -> dict[
     }
 
 
-class Play:
+class MigratingCluster:
     def __init__(self, protocol: str, *, is_listed: bool) -> None:
         self.sim = SimWorld(11)
         self.protocol = protocol
@@ -65,8 +65,8 @@ class Play:
         assert self.sim.run_until(condition, within_ms=60_000), self.story()
 
     def story(self) -> str:
-        told = [line for node in self.nodes.values() for line in node.journal_lines[-10:]]
-        return "\n".join([*told, *(str(fault) for _, fault in self.sim.network.faults[-10:])])
+        lines = [line for node in self.nodes.values() for line in node.journal_lines[-10:]]
+        return "\n".join([*lines, *(str(fault) for _, fault in self.sim.network.faults[-10:])])
 
     def controller(self) -> SimNode | None:
         up = [each for each in self.nodes.values() if each.is_up and each.broker.controller.is_active]
@@ -78,16 +78,16 @@ class Play:
 
     def in_sync(self, topic: str) -> set[int]:
         leading = self.controller()
-        known = None if leading is None else leading.broker.image.partition(topic, 0)
-        return set() if known is None else set(known.isr)
+        partition = None if leading is None else leading.broker.image.partition(topic, 0)
+        return set() if partition is None else set(partition.isr)
 
     def ask(self, number: int, request: m.Message, version: int) -> Any:
         client = SimClient(self.sim.network, f"host-{number}", CLEAR, "client", timeout_ms=20_000)
-        heard: list[Any] = []
-        client.send(request, version, heard.append)
-        self.wait(lambda: bool(heard))
+        replies: list[Any] = []
+        client.send(request, version, replies.append)
+        self.wait(lambda: bool(replies))
         client.disconnect()
-        return heard[0]
+        return replies[0]
 
     def make_topic(self, number: int, name: str) -> None:
         """Create a topic through this node, which forwards the request to the controller."""
@@ -117,34 +117,34 @@ class Play:
 @pytest.mark.parametrize("is_listed", [True, False])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_nodes_go_over_to_a_safe_listener_one_after_the_other(protocol: str, is_listed: bool) -> None:
-    play = Play(protocol, is_listed=is_listed)
-    play.make_topic(1, "orders")
+    cluster = MigratingCluster(protocol, is_listed=is_listed)
+    cluster.make_topic(1, "orders")
     for step in (BESIDE, SWITCHED, ALONE):
-        play.take(step)
+        cluster.take(step)
     # Plaintext connections are no longer accepted, and every connection between nodes is secure.
-    play.sim.run_for(3_000)
-    connections = [each for node in play.nodes.values() for each in node.broker.connections]
+    cluster.sim.run_for(3_000)
+    connections = [each for node in cluster.nodes.values() for each in node.broker.connections]
     assert {each.link.listener for each in connections} == {protocol}
     assert all(each.may_be_node for each in connections)
 
 
-def test_whoever_comes_in_the_clear_beside_a_safe_listener_is_no_node() -> None:
+def test_a_plaintext_connection_beside_a_secure_listener_is_no_node() -> None:
     """When User:ANONYMOUS is not among the super users, which is the intermediate step."""
-    play = Play("SSL", is_listed=True)
-    play.make_topic(1, "orders")
+    cluster = MigratingCluster("SSL", is_listed=True)
+    cluster.make_topic(1, "orders")
     for step in (BESIDE, SWITCHED):
-        play.take(step)
-    node = play.nodes[1]
+        cluster.take(step)
+    node = cluster.nodes[1]
     node.stop()
-    play.wait(lambda: not node.is_up)
+    cluster.wait(lambda: not node.is_up)
     node.texts["super.users"] = SUPER
     assert node.start()
-    play.wait(lambda: play.active() == set(NUMBERS))
-    stranger = SimClient(play.sim.network, "host-1", CLEAR, "millpond-node-2", timeout_ms=20_000)
-    heard: list[Any] = []
-    stranger.send(m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=1), 0, heard.append)
+    cluster.wait(lambda: cluster.active() == set(NUMBERS))
+    stranger = SimClient(cluster.sim.network, "host-1", CLEAR, "millpond-node-2", timeout_ms=20_000)
+    replies: list[Any] = []
+    stranger.send(m.AllocateProducerIdsRequest(broker_id=2, broker_epoch=1), 0, replies.append)
     partition = m.VoteRequest.PartitionData(replica_epoch=1 << 20, replica_id=2, last_offset=1 << 40)
     topic = m.VoteRequest.TopicData(topic_name="__cluster_metadata", partitions=[partition])
-    stranger.send(m.VoteRequest(topics=[topic]), 0, heard.append)
-    play.wait(lambda: len(heard) == 2)
-    assert [each.error_code for each in heard] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2
+    stranger.send(m.VoteRequest(topics=[topic]), 0, replies.append)
+    cluster.wait(lambda: len(replies) == 2)
+    assert [each.error_code for each in replies] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2

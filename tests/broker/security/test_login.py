@@ -74,7 +74,7 @@ def test_a_mechanism_that_is_not_offered_is_refused() -> None:
         new().begin("GSSAPI", is_raw=False)
 
 
-def test_whoever_was_refused_stays_out() -> None:
+def test_a_refused_login_stays_refused() -> None:
     assert ALLOWED[State.OVER] == {}
     assert all(
         after is State.OVER for moves in ALLOWED.values() for event, after in moves.items() if event is Event.FAILED

@@ -95,8 +95,8 @@ def test_who_knows_the_password_is_let_in(user: str, mechanism: Mechanism) -> No
 def test_a_name_may_have_any_letters() -> None:
     name = "a=b,c ü"
     image = Image()
-    wanted = Upsertion(name, 2, 4096, SALT, salted("sha512", "pässwörd".encode(), SALT, 4096))
-    image.replay_all(decide_alter_credentials(image, [], [wanted], b"shared").records)
+    upsertion = Upsertion(name, 2, 4096, SALT, salted("sha512", "pässwörd".encode(), SALT, 4096))
+    image.replay_all(decide_alter_credentials(image, [], [upsertion], b"shared").records)
     assert scram(users(image), name, "pässwörd", Mechanism.SCRAM_SHA_512).principal.name == name
 
 
@@ -130,7 +130,7 @@ def test_who_is_not_there_gets_the_same_salt_every_time_and_on_every_node() -> N
     assert users(image).credential("ghost2", Mechanism(2))[0].salt != one[0].salt
 
 
-def test_plain_costs_the_same_whoever_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_takes_the_same_work_for_unknown_users(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[tuple[str, int, int]] = []
 
     def count(hash_name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
@@ -212,12 +212,12 @@ def test_a_last_message_that_was_changed_is_refused(change: Callable[[bytes], by
 
 @given(st.lists(st.binary(max_size=60) | st.text(alphabet="n,=rcpa\0\x01authBearer", max_size=40).map(str.encode)))
 @settings(max_examples=200)
-def test_nobody_gets_in_by_noise(messages: list[bytes]) -> None:
+def test_random_bytes_do_not_log_in(messages: list[bytes]) -> None:
     directory = users(image_with(alice="pw"))
     makers: list[Callable[[], Conversation]] = [
         lambda: Scram(Mechanism.SCRAM_SHA_256, directory, NONCE),
         lambda: Plain(directory),
-        lambda: OauthBearer(Believer()),
+        lambda: OauthBearer(StubVerifier()),
     ]
     for make in makers:
         conversation = make()
@@ -250,9 +250,9 @@ def token_image(until_ms: int) -> tuple[Image, str]:
 def test_a_token_lets_in_as_its_owner_until_it_ends() -> None:
     image, password = token_image(until_ms=100)
     for mechanism in Mechanism:
-        found = scram(users(image, now_ms=99), "t1", password, mechanism, is_token=True)
-        assert found == Authenticated(ALICE, 100, shown="t1")
-        assert found.principal.by_token
+        result = scram(users(image, now_ms=99), "t1", password, mechanism, is_token=True)
+        assert result == Authenticated(ALICE, 100, shown="t1")
+        assert result.principal.by_token
     for token_id, now_ms in (("t1", 101), ("t2", 50)):
         with pytest.raises(LoginRefused, match="no such user"):
             scram(users(image, now_ms=now_ms), token_id, password, Mechanism(2), is_token=True)
@@ -283,7 +283,7 @@ def test_nodes_know_their_own_user_without_any_metadata() -> None:
 # Signed tokens.
 
 
-class Believer:
+class StubVerifier:
     def begin(self, token: str) -> Later[Callable[[], Authenticated]]:
         return failed(LoginRefused("no key")) if token == "unknown" else done(lambda: self._check(token))
 
@@ -294,19 +294,19 @@ class Believer:
 
 
 def test_a_good_token_lets_in_and_a_bad_one_is_told_so_first() -> None:
-    assert settle(OauthBearer(Believer()).answer(b"n,,\x01auth=Bearer good\x01\x01")) == Said(
+    assert settle(OauthBearer(StubVerifier()).answer(b"n,,\x01auth=Bearer good\x01\x01")) == Said(
         b"", Authenticated(ALICE, 1000)
     )
     for token, why in ((b"bad", "not good"), (b"unknown", "no key")):
-        server = OauthBearer(Believer())
+        server = OauthBearer(StubVerifier())
         assert settle(server.answer(b"n,,\x01auth=Bearer %b\x01\x01" % token)) == Said(b'{"status": "invalid_token"}')
         with pytest.raises(LoginRefused, match=why):
             server.answer(b"\x01")
     with pytest.raises(LoginRefused, match="somebody else"):
-        settle(OauthBearer(Believer()).answer(b"n,a=bob,\x01auth=Bearer good\x01\x01"))
+        settle(OauthBearer(StubVerifier()).answer(b"n,a=bob,\x01auth=Bearer good\x01\x01"))
     for noise in (b"", b"n,,", b"n,,\x01auth=Basic x\x01\x01", b"y,,\x01auth=Bearer good\x01\x01", b"\xff"):
         with pytest.raises(LoginRefused):
-            OauthBearer(Believer()).answer(noise)
+            OauthBearer(StubVerifier()).answer(noise)
 
 
 def test_what_is_known_of_a_token_does_not_show_its_password() -> None:

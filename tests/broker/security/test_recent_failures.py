@@ -13,7 +13,7 @@ def test_a_few_failures_are_forgiven_and_many_are_not() -> None:
     assert waits[-1] == 5000
     assert sorted(waits) == waits
     assert failures.wait_ms("b", 100, 80) == 100, "others do not wait for him"
-    assert failures.wait_ms("a", 100, WINDOW_MS + 1) == 100, "after a minute it begins anew"
+    assert failures.wait_ms("a", 100, WINDOW_MS + 1) == 100, "after a minute the count starts again"
 
 
 def test_who_wants_no_wait_has_none() -> None:

@@ -32,7 +32,7 @@ TEXTS = {
 Upsertion = m.AlterUserScramCredentialsRequest.ScramCredentialUpsertion
 
 
-class Play:
+class SecureCluster:
     def __init__(self) -> None:
         self.sim = SimWorld(7)
         self.cluster = SimCluster(self.sim, 3, History(), TEXTS)
@@ -47,10 +47,10 @@ class Play:
         return SimClient(self.sim.network, f"node{node_id}", PORT, name, timeout_ms=20_000)
 
     def ask(self, client: SimClient, request: m.Message, version: int) -> Any:
-        heard: list[Any] = []
-        client.send(request, version, heard.append)
-        assert self.sim.run_until(lambda: bool(heard), within_ms=30_000)
-        return heard[0]
+        replies: list[Any] = []
+        client.send(request, version, replies.append)
+        assert self.sim.run_until(lambda: bool(replies), within_ms=30_000)
+        return replies[0]
 
     def log_in(self, client: SimClient, user: str, password: str, *, is_token: bool = False) -> int:
         greeted = self.ask(client, m.SaslHandshakeRequest(mechanism="SCRAM-SHA-512"), 1)
@@ -68,66 +68,68 @@ def upsertion(user: str, password: str) -> Upsertion:
 
 
 @pytest.fixture(scope="module")
-def play() -> Play:
-    play = Play()
-    assert play.sim.run_until(lambda: play.active() == {1, 2, 3}, within_ms=60_000)
+def secure() -> SecureCluster:
+    secure = SecureCluster()
+    assert secure.sim.run_until(lambda: secure.active() == {1, 2, 3}, within_ms=60_000)
     # Only the nodes have passwords so far. The users are created through a node that is not the controller.
-    first = play.client(next(each for each in play.cluster.nodes if each != play.cluster.controller_id), "first")
-    assert play.log_in(first, "node", "known to all nodes") == ErrorCode.NONE
+    first = secure.client(
+        next(each for each in secure.cluster.nodes if each != secure.cluster.controller_id), "first"
+    )
+    assert secure.log_in(first, "node", "known to all nodes") == ErrorCode.NONE
     wanted = [upsertion("alice", "hers"), upsertion("admin", "his")]
-    made = play.ask(first, m.AlterUserScramCredentialsRequest(deletions=[], upsertions=wanted), 0)
+    made = secure.ask(first, m.AlterUserScramCredentialsRequest(deletions=[], upsertions=wanted), 0)
     assert {each.user: each.error_code for each in made.results} == {"alice": 0, "admin": 0}
-    play.sim.run_for(1_000)
-    return play
+    secure.sim.run_for(1_000)
+    return secure
 
 
-def test_users_and_tokens_by_any_node(play: Play) -> None:
-    first, other = (each for each in play.cluster.nodes if each != play.cluster.controller_id)
-    alice = play.client(first, "alice")
-    assert play.log_in(alice, "alice", "hers") == ErrorCode.NONE
+def test_users_and_tokens_by_any_node(secure: SecureCluster) -> None:
+    first, other = (each for each in secure.cluster.nodes if each != secure.cluster.controller_id)
+    alice = secure.client(first, "alice")
+    assert secure.log_in(alice, "alice", "hers") == ErrorCode.NONE
 
     renewers = [m.CreateDelegationTokenRequest.CreatableRenewers(principal_type="User", principal_name="bob")]
-    token = play.ask(alice, m.CreateDelegationTokenRequest(renewers=renewers, max_lifetime_ms=-1), 3)
+    token = secure.ask(alice, m.CreateDelegationTokenRequest(renewers=renewers, max_lifetime_ms=-1), 3)
     assert (token.error_code, token.principal_name) == (0, "alice")
     assert token.token_requester_principal_name == "alice", "the controller knows who asks, not only by whom"
     forbidden = m.CreateDelegationTokenRequest(
         owner_principal_type="User", owner_principal_name="admin", renewers=[], max_lifetime_ms=-1
     )
-    assert play.ask(alice, forbidden, 3).error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+    assert secure.ask(alice, forbidden, 3).error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     proof = b64encode(token.hmac).decode()
-    play.sim.run_for(1_000)
-    by_token = play.client(other, "by-token")
-    assert play.log_in(by_token, token.token_id, proof, is_token=True) == ErrorCode.NONE
-    mallory = play.client(first, "mallory")
-    assert play.log_in(mallory, "admin", "his") == ErrorCode.NONE
+    secure.sim.run_for(1_000)
+    by_token = secure.client(other, "by-token")
+    assert secure.log_in(by_token, token.token_id, proof, is_token=True) == ErrorCode.NONE
+    mallory = secure.client(first, "mallory")
+    assert secure.log_in(mallory, "admin", "his") == ErrorCode.NONE
     renew = m.RenewDelegationTokenRequest(hmac=token.hmac, renew_period_ms=-1)
-    assert play.ask(mallory, renew, 2).error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
-    assert play.ask(alice, renew, 2).error_code == ErrorCode.NONE
-    ended = play.ask(alice, m.ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=-1), 2)
+    assert secure.ask(mallory, renew, 2).error_code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+    assert secure.ask(alice, renew, 2).error_code == ErrorCode.NONE
+    ended = secure.ask(alice, m.ExpireDelegationTokenRequest(hmac=token.hmac, expiry_time_period_ms=-1), 2)
     assert ended.error_code == ErrorCode.NONE
-    play.sim.run_for(3_000)
-    assert play.ask(by_token, m.MetadataRequest(topics=[]), 9) is None, "its session has ended, on every node"
+    secure.sim.run_for(3_000)
+    assert secure.ask(by_token, m.MetadataRequest(topics=[]), 9) is None, "its session has ended, on every node"
 
 
 SENT_ON = {api.key for api in APIS if api.at_controller} | {44}
 """Requests that a node forwards to the controller for its clients, under its own identity."""
 
 
-def test_what_a_node_sends_on_is_asked_for_where_its_client_is_known(play: Play) -> None:
-    node_id = next(each for each in play.cluster.nodes if each != play.cluster.controller_id)
-    alice, admin = play.client(node_id, "alice-there"), play.client(node_id, "admin-there")
-    assert play.log_in(alice, "alice", "hers") == ErrorCode.NONE
-    assert play.log_in(admin, "admin", "his") == ErrorCode.NONE
-    before = list(records_of(play.cluster.image))
+def test_what_a_node_sends_on_is_asked_for_where_its_client_is_known(secure: SecureCluster) -> None:
+    node_id = next(each for each in secure.cluster.nodes if each != secure.cluster.controller_id)
+    alice, admin = secure.client(node_id, "alice-there"), secure.client(node_id, "admin-there")
+    assert secure.log_in(alice, "alice", "hers") == ErrorCode.NONE
+    assert secure.log_in(admin, "admin", "his") == ErrorCode.NONE
+    before = list(records_of(secure.cluster.image))
     scene = Scene(UUID(int=5), 1, 0)
     cases = [each for each in CASES if each.key in SENT_ON and each.rights and not each.with_token]
     assert {each.key for each in cases} >= SENT_ON - {38, 39, 40}
     for case in cases:
-        reply = play.ask(alice, build(case.request, case.values(scene)), case.version)
+        reply = secure.ask(alice, build(case.request, case.values(scene)), case.version)
         told = {code for code in codes_in(reply) if code}
         by_id = case.title == "by id" and told == {ErrorCode.UNKNOWN_TOPIC_ID}
         assert by_id or told == {code_of(case, case.rights[0])}, (case.id, reply)
-    assert list(records_of(play.cluster.image)) == before
+    assert list(records_of(secure.cluster.image)) == before
     acl = m.CreateAclsRequest.AclCreation(
         resource_type=4,
         resource_name="kafka-cluster",
@@ -137,12 +139,12 @@ def test_what_a_node_sends_on_is_asked_for_where_its_client_is_known(play: Play)
         operation=5,
         permission_type=3,
     )
-    made = play.ask(admin, m.CreateAclsRequest(creations=[acl]), 3)
+    made = secure.ask(admin, m.CreateAclsRequest(creations=[acl]), 3)
     assert [each.error_code for each in made.results] == [0]
     kind = m.CreateTopicsRequest.CreatableTopic
     names = ("lake", "__share_group_state", "__millpond_spark")
     topics = [kind(name=each, num_partitions=1, replication_factor=1) for each in names]
-    reply = play.ask(alice, m.CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
+    reply = secure.ask(alice, m.CreateTopicsRequest(topics=topics, timeout_ms=10_000), 7)
     assert {each.name: each.error_code for each in reply.topics} == {
         "lake": ErrorCode.NONE,
         "__share_group_state": ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -150,39 +152,39 @@ def test_what_a_node_sends_on_is_asked_for_where_its_client_is_known(play: Play)
     }
 
 
-def test_the_password_of_the_nodes_is_needed(play: Play) -> None:
-    client = play.client(1, "guess")
-    assert play.log_in(client, "node", "guessed") == ErrorCode.SASL_AUTHENTICATION_FAILED
+def test_the_password_of_the_nodes_is_needed(secure: SecureCluster) -> None:
+    client = secure.client(1, "guess")
+    assert secure.log_in(client, "node", "guessed") == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
-def test_an_envelope_from_a_client_is_not_opened(play: Play) -> None:
-    admin = play.client(play.cluster.controller_id, "admin-again")
-    assert play.log_in(admin, "admin", "his") == ErrorCode.NONE
+def test_an_envelope_from_a_client_is_not_opened(secure: SecureCluster) -> None:
+    admin = secure.client(secure.cluster.controller_id, "admin-again")
+    assert secure.log_in(admin, "admin", "his") == ErrorCode.NONE
     envelope = m.EnvelopeRequest(
         request_data=b"\0\x26\0\3\0\0\0\1\xff\xff\0\1\1\1\0\0\0\0\0\0\0\1\0",
         request_principal=b"0User:alice",
         client_host_address=b"",
     )
-    assert play.ask(admin, envelope, 0).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert secure.ask(admin, envelope, 0).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def test_a_node_with_another_password_is_not_let_in() -> None:
-    play = Play()
-    assert play.sim.run_until(lambda: play.active() == {1, 2, 3}, within_ms=60_000)
-    stranger = play.cluster.nodes[3]
+    secure = SecureCluster()
+    assert secure.sim.run_until(lambda: secure.active() == {1, 2, 3}, within_ms=60_000)
+    stranger = secure.cluster.nodes[3]
     stranger.kill()
     stranger.texts["inter.broker.sasl.password"] = "another"
-    assert play.sim.run_until(lambda: play.active() == {1, 2}, within_ms=60_000)
+    assert secure.sim.run_until(lambda: secure.active() == {1, 2}, within_ms=60_000)
     assert stranger.start()
-    play.sim.run_for(30_000)
-    assert play.active() == {1, 2}
-    faults = {str(error) for _, error in play.sim.network.faults}
+    secure.sim.run_for(30_000)
+    assert secure.active() == {1, 2}
+    faults = {str(error) for _, error in secure.sim.network.faults}
     assert any("node user node is not let in" in each for each in faults)
     assert stranger.broker.logins.counts["SCRAM-SHA-512", True] == 0
     stranger.kill()
     stranger.texts["inter.broker.sasl.password"] = TEXTS["inter.broker.sasl.password"]
     assert stranger.start()
-    assert play.sim.run_until(lambda: play.active() == {1, 2, 3}, within_ms=60_000)
+    assert secure.sim.run_until(lambda: secure.active() == {1, 2, 3}, within_ms=60_000)
 
 
 @pytest.mark.parametrize("texts", [TEXTS, {}], ids=["with a login", "without"])

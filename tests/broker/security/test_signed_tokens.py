@@ -59,8 +59,8 @@ def token(key: Any = KEY, kid: str | None = "k", algorithm: str = "RS256", **cha
 
 def test_a_good_token_says_who_and_until_when() -> None:
     until = int(time.time()) + 100
-    found = check(token(exp=until))
-    assert (str(found.principal), found.until_ms) == ("User:alice", (until + 30) * 1000)
+    result = check(token(exp=until))
+    assert (str(result.principal), result.until_ms) == ("User:alice", (until + 30) * 1000)
     assert str(check(token(CURVE, "c", "ES256")).principal) == "User:alice"
 
 
@@ -126,12 +126,12 @@ def test_a_public_key_is_no_password() -> None:
 
 
 def test_only_keys_for_signatures_by_a_pair_count() -> None:
-    found = keys_in(
+    result = keys_in(
         json.dumps(
             {"keys": [jwk(KEY, kid="enc", use="enc"), {"kty": "oct", "k": "AAAA", "kid": "o"}, {"kty": "?"}, 7]}
         ).encode()
     )
-    assert found == {}
+    assert result == {}
     for noise in (b"", b"[]", b"{}", b'{"keys": 1}', b"x" * (1 << 21)):
         with pytest.raises(ValueError):
             keys_in(noise)

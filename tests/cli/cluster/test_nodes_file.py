@@ -53,7 +53,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[nodes", "is not valid TOML"),
         ("", "names no nodes"),
@@ -67,13 +67,13 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         ("[nodes]\n1 = 'a:1'\n[settings]\nnode.id = 3", "node.id differs from node to node"),
     ],
 )
-def test_files_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(click.UsageError, match=said):
+def test_files_that_cannot_be(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(click.UsageError, match=message):
         read_nodes(written(tmp_path, text))
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--node", "1"], "name its file with --cluster FILE"),
         (["--cluster", "{file}"], "name this node with --node N; it has 1, 2, 3"),
@@ -81,16 +81,16 @@ def test_files_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
         (["--cluster", "/nowhere/nodes.toml", "--node", "4"], "cannot be read: no such file"),
     ],
 )
-def test_up_says_how_a_node_of_a_cluster_is_named(lonely: Any, tmp_path: Path, options: list[str], said: str) -> None:
+def test_up_says_how_a_node_of_a_cluster_is_named(
+    lonely: Any, tmp_path: Path, options: list[str], message: str
+) -> None:
     file = written(tmp_path, THREE)
-    result = lonely("up", *(each.format(file=file) for each in options), cwd=tmp_path)
-    assert result.code == 2
-    assert said in result.err
+    lonely.fails("up", *(each.format(file=file) for each in options), cwd=tmp_path, code=2, error=message)
     assert not (tmp_path / "millpond-cluster").exists()
 
 
-def test_a_host_that_nobody_knows_is_named(lonely: Any, tmp_path: Path) -> None:
+def test_an_unknown_host_name_is_reported(lonely: Any, tmp_path: Path) -> None:
     file = written(tmp_path, '[nodes]\n1 = "no-such-host.invalid:9092"')
-    result = lonely("up", "--cluster", file, "--node", "1", cwd=tmp_path)
-    assert result.code == 1
-    assert "The host name no-such-host.invalid is unknown" in result.err
+    lonely.fails(
+        "up", "--cluster", file, "--node", "1", cwd=tmp_path, error="The host name no-such-host.invalid is unknown"
+    )

@@ -57,13 +57,13 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
 
 def test_what_would_be_done_is_shown_and_nothing_is_changed(folders: Folders) -> None:
     before = {path: path.read_bytes() for path in folders.path.rglob("*") if path.is_file()}
-    said = folders.run(*folders.data(1), *folders.data(4))
-    assert "voters: 1, 2, 3, 4, 5; 1, 4 of them survived" in said
-    assert "nodes 1, 4 become the quorum" in said
-    assert "nodes 2, 3, 5 are removed" in said
-    assert "2 of 3 partitions have a replica that was in sync" in said
-    assert "gone-0" in said
-    assert "Nothing was changed. Add --act" in said
+    message = folders.run(*folders.data(1), *folders.data(4))
+    assert "voters: 1, 2, 3, 4, 5; 1, 4 of them survived" in message
+    assert "nodes 1, 4 become the quorum" in message
+    assert "nodes 2, 3, 5 are removed" in message
+    assert "2 of 3 partitions have a replica that was in sync" in message
+    assert "gone-0" in message
+    assert "Nothing was changed. Add --act" in message
     facts = json.loads(folders.run(*folders.data(1), *folders.data(4), "--json"))
     assert {each["topic"]: each["fate"] for each in facts["partitions"]} == {
         "pond": "kept",
@@ -76,12 +76,12 @@ def test_what_would_be_done_is_shown_and_nothing_is_changed(folders: Folders) ->
 
 def test_survivors_on_two_machines_carry_out_one_order(folders: Folders) -> None:
     order = str(folders.path / "rescue.order")
-    said = folders.run(*folders.data(1), "--survivor", "4", "--yes-lose-data", code=2)
-    assert "--order-out FILE" in said
-    said = folders.run(
+    message = folders.run(*folders.data(1), "--survivor", "4", "--yes-lose-data", code=2)
+    assert "--order-out FILE" in message
+    message = folders.run(
         *folders.data(1), "--survivor", "4", "--start-empty", "gone", "--yes-lose-data", "--order-out", order
     )
-    assert f"On node 4: millpond cluster rescue --data DIR --order {order} --act" in said
+    assert f"On node 4: millpond cluster rescue --data DIR --order {order} --act" in message
     assert "Add --act" in folders.run(*folders.data(4), "--order", order)
     assert "already: start the node" in folders.run(*folders.data(1), "--order", order, code=1)
     folders.run(*folders.data(4), "--order", order, "--yes-lose-data")

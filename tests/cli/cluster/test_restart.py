@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millpond.admin.nodes import ClusterFacts, NodeFacts
-from millpond.admin.restart import ailment, restart_order
+from millpond.admin.restart import restart_order, unhealthy_reason
 from millpond.base.ids import TopicPartition
 from millpond.cli.cluster.restart import _by_command, _by_signal
 from millpond.cli.errors import Failed
@@ -24,17 +24,20 @@ def test_the_controller_is_the_last() -> None:
     assert [node.node_id for node in restart_order(FACTS, only=(2, 3))] == [3, 2]
 
 
-def test_nobody_is_taken_while_another_is_away_or_behind() -> None:
-    assert ailment(FACTS, (1, 2, 3)) is None
-    assert ailment(FACTS, (1, 2, 3, 4)) == "node 4 is away"
+def test_no_node_restarts_while_another_is_away_or_behind() -> None:
+    assert unhealthy_reason(FACTS, (1, 2, 3)) is None
+    assert unhealthy_reason(FACTS, (1, 2, 3, 4)) == "node 4 is away"
     away = ClusterFacts("c", (*NODES[:2], replace(NODES[2], address=None)), ())
-    assert ailment(away, (1, 2, 3)) == "node 3 is away"
+    assert unhealthy_reason(away, (1, 2, 3)) == "node 3 is away"
     behind = ClusterFacts("c", (*NODES[:2], replace(NODES[2], behind=(TopicPartition("a", 0),))), ())
-    assert ailment(behind, (1, 2, 3)) == "node 3 is behind in 1 partition"
-    assert ailment(ClusterFacts("c", NODES, (TopicPartition("a", 0),)), (1, 2, 3)) == "1 partition without a leader"
+    assert unhealthy_reason(behind, (1, 2, 3)) == "node 3 is behind in 1 partition"
+    assert (
+        unhealthy_reason(ClusterFacts("c", NODES, (TopicPartition("a", 0),)), (1, 2, 3))
+        == "1 partition without a leader"
+    )
 
 
-def test_a_command_knows_the_node_and_its_failure_is_told(tmp_path: Path) -> None:
+def test_a_restart_command_gets_the_node_and_its_failure_is_reported(tmp_path: Path) -> None:
     text, restart = _by_command(f"sh -c 'echo {{node}} {{host}} {{port}} > {tmp_path}/said'", NODES[1], 30)
     assert "echo 2 10.0.0.2 9092" in text
     restart()

@@ -17,7 +17,7 @@ def spare() -> Spare:
     return made
 
 
-def test_it_runs_what_it_is_told_and_there_is_none_until_the_next_one(spare: Spare) -> None:
+def test_a_spare_runs_a_command_once(spare: Spare) -> None:
     process = spare.take(["--version"])
     assert process is not None
     assert process.communicate(timeout=30)[0].startswith(b"Millpond ")
@@ -25,7 +25,7 @@ def test_it_runs_what_it_is_told_and_there_is_none_until_the_next_one(spare: Spa
     spare.close()
 
 
-def test_one_that_has_died_is_not_taken_and_the_next_is_made(spare: Spare) -> None:
+def test_a_dead_spare_is_replaced(spare: Spare) -> None:
     assert spare._process is not None
     spare._process.kill()
     spare._process.wait()
@@ -34,7 +34,7 @@ def test_one_that_has_died_is_not_taken_and_the_next_is_made(spare: Spare) -> No
     spare.close()
 
 
-def test_it_ends_with_whoever_made_it(spare: Spare) -> None:
+def test_a_spare_ends_with_its_parent(spare: Spare) -> None:
     process = spare._process
     assert process is not None
     assert process.stdin is not None

@@ -10,8 +10,7 @@ from millpond.cli.cluster.view import Lines, row, warnings
 
 
 def test_a_node_alone_leads_everything(millpond: Any, node: Any, topic: str) -> None:
-    result = millpond("cluster", "status")
-    assert result.code == 0
+    result = millpond.succeeds("cluster", "status")
     assert result.lines[0].split() == ["Node", "Address", "State", "Leads", "In", "sync", "Behind"]
     words = result.lines[1].split()
     assert words[:4] == ["1", node.address, "ready,", "controller"]
@@ -31,7 +30,7 @@ def facts(**of_two: Any) -> ClusterFacts:
     return ClusterFacts("c", (one, two), ())
 
 
-def test_who_is_behind_is_named_and_who_is_gone() -> None:
+def test_replicas_behind_and_offline_nodes_are_shown() -> None:
     behind = tuple(TopicPartition("orders", index) for index in range(4))
     cluster = facts(behind=behind, address=None)
     assert row(cluster.nodes[0]) == ("1", "a:9092", "ready, controller", "4", "4 of 4", "–")
@@ -40,13 +39,13 @@ def test_who_is_behind_is_named_and_who_is_gone() -> None:
     assert row(cluster.nodes[0], pid=4711)[2] == "ready, controller, pid 4711"
 
 
-def test_partitions_that_nobody_leads_are_told() -> None:
+def test_leaderless_partitions_are_warned_of() -> None:
     leaderless = ClusterFacts("c", (), (TopicPartition("orders", 1),))
     assert list(warnings(leaderless)) == ["without a leader: orders-1"]
     assert list(warnings(facts(behind=()))) == []
 
 
-def test_in_a_pipe_only_what_changed_is_told(capsys: Any) -> None:
+def test_in_a_pipe_only_changes_are_printed(capsys: Any) -> None:
     lines = Lines()
     before = [row(node) for node in facts(behind=()).nodes]
     after = [row(node) for node in facts(behind=(TopicPartition("orders", 0),)).nodes]
@@ -57,8 +56,8 @@ def test_in_a_pipe_only_what_changed_is_told(capsys: Any) -> None:
         (after, ["without a leader: x-0"]),
     ):
         lines.show(rows, notes)
-    told = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
-    assert told == [
+    printed = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    assert printed == [
         "node 1  ready, controller: leads 4, in sync 4 of 4",
         "node 2  ready: leads 0, in sync 4 of 4",
         "node 2  ready: leads 0, in sync 3 of 4, behind with orders-0",

@@ -14,7 +14,7 @@ import pytest
 from millpond.cli.pipeline.example import example
 from millpond.spark.parsing.inference import Column, Inferred
 from millpond.spark.pipelines.kinds import KINDS
-from millpond.spark.pipelines.lock import locked
+from millpond.spark.pipelines.lock import lock_pipeline
 from millpond.spark.pipelines.progress import JobFigures, Snapshot
 from millpond.spark.pipelines.status import note_folder, write_status
 
@@ -55,8 +55,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.mark.smoke
 def test_check_says_what_it_understood_and_hides_passwords(lonely: Command, file: Path) -> None:
-    done = lonely("pipeline", "check", str(file))
-    assert done.code == 0, done.err
+    done = lonely.succeeds("pipeline", "check", str(file))
     for text in (
         f"{file.parent}/.millpond/pipelines/orders",
         "orders at 127.0.0.1:9092, first from 2026-01-31T08:30:00Z",
@@ -74,15 +73,15 @@ def test_check_says_what_it_understood_and_hides_passwords(lonely: Command, file
 
 def test_check_as_json(lonely: Command, file: Path) -> None:
     done = lonely("pipeline", "check", str(file), "--json")
-    told = json.loads(done.out)
-    assert [job["kind"] for job in told["jobs"]] == ["archive", "latest"]
-    assert told["jobs"][0]["table"] == f"{file.parent}/lake/orders"
-    assert told["source"]["options"]["kafka.sasl.password"] == "(hidden)"
+    message = json.loads(done.out)
+    assert [job["kind"] for job in message["jobs"]] == ["archive", "latest"]
+    assert message["jobs"][0]["table"] == f"{file.parent}/lake/orders"
+    assert message["source"]["options"]["kafka.sasl.password"] == "(hidden)"
     assert "hush" not in done.out
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ("[archive]", "[archvie]", "there is no table 'archvie'; did you mean archive?"),
         ("table = ", "tabel = ", "[archive]: there is no key 'tabel'; did you mean table?"),
@@ -91,15 +90,15 @@ def test_check_as_json(lonely: Command, file: Path) -> None:
         ("name = ", "nmae = ", "did you mean name?"),
     ],
 )  # fmt: skip
-def test_a_wrong_declaration_is_told_with_its_place(
-    lonely: Command, file: Path, old: str, new: str, told: str
+def test_an_invalid_declaration_is_refused_with_its_location(
+    lonely: Command, file: Path, old: str, new: str, message: str
 ) -> None:
     file.write_text(ORDERS.replace(old, new, 1))
     for verb in ("check", "run") if old == "[archive]" else ("check",):
         done = lonely("pipeline", verb, str(file))
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith("millpond: ")
-        assert told in done.err
+        assert message in done.err
 
 
 def test_run_says_what_spark_lacks_before_it_starts(lonely: Command, file: Path, tmp_path: Path) -> None:
@@ -114,42 +113,39 @@ def test_run_says_what_spark_lacks_before_it_starts(lonely: Command, file: Path,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--master", "local", "--remote", "sc://a"), "Give either --master or --remote"),
         (("--conf", "spark.x"), "write it as KEY=VALUE"),
-        (("--metrics", "nowhere"), "'nowhere' is no address for metrics"),
+        (("--metrics", "nowhere"), "'nowhere' is not an address for metrics"),
         (("--every", "0"), "0"),
     ],
 )
-def test_run_asked_for_in_a_wrong_way(lonely: Command, file: Path, arguments: tuple[str, ...], told: str) -> None:
-    done = lonely("pipeline", "run", str(file), *arguments, cwd=file.parent)
-    assert done.code == 2
-    assert told in done.err
+def test_run_refuses_invalid_options(lonely: Command, file: Path, arguments: tuple[str, ...], message: str) -> None:
+    lonely.fails("pipeline", "run", str(file), *arguments, cwd=file.parent, code=2, error=message)
 
 
 def test_init_writes_an_example_that_is_in_order(lonely: Command, tmp_path: Path) -> None:
-    assert lonely("pipeline", "init", cwd=tmp_path).code == 0
-    assert lonely("pipeline", "check", "pipeline.toml", cwd=tmp_path).code == 0
+    lonely.succeeds("pipeline", "init", cwd=tmp_path)
+    lonely.succeeds("pipeline", "check", "pipeline.toml", cwd=tmp_path)
     kinds = ("archive", "aggregate", "latest", "sessions", "quality", "replay", "skew")
     options = [part for kind in kinds for part in ("--kind", kind)]
     done = lonely("pipeline", "init", "all.toml", "--topic", "sales", *options, cwd=tmp_path)
     assert done.out == "Wrote all.toml. Next: millpond pipeline check all.toml\n"
-    checked = lonely("pipeline", "check", "all.toml", "--json", cwd=tmp_path)
-    assert checked.code == 0, checked.err
-    told = json.loads(checked.out)
-    assert [job["kind"] for job in told["jobs"]] == list(kinds)
-    assert (told["name"], told["source"]["topic"]) == ("all", ["sales"])
+    checked = lonely.succeeds("pipeline", "check", "all.toml", "--json", cwd=tmp_path)
+    message = json.loads(checked.out)
+    assert [job["kind"] for job in message["jobs"]] == list(kinds)
+    assert (message["name"], message["source"]["topic"]) == ("all", ["sales"])
 
 
 def test_init_does_not_overwrite_and_knows_its_kinds(lonely: Command, file: Path) -> None:
     done = lonely("pipeline", "init", str(file))
     assert (done.code, file.read_text()) == (1, ORDERS)
     assert "exists already" in done.err
-    assert lonely("pipeline", "init", str(file), "--force").code == 0
-    done = lonely("pipeline", "init", "--kind", "achive")
-    assert done.code == 2
-    assert "There is no kind achive; did you mean archive?" in done.err
+    lonely.succeeds("pipeline", "init", str(file), "--force")
+    lonely.fails(
+        "pipeline", "init", "--kind", "achive", code=2, error="There is no kind achive; did you mean archive?"
+    )
 
 
 # Runs that were
@@ -174,8 +170,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_status_of_all_pipelines_here(lonely: Command, home: Path, tmp_path: Path) -> None:
-    done = lonely("pipeline", "status", cwd=tmp_path)
-    assert done.code == 0, done.err
+    done = lonely.succeeds("pipeline", "status", cwd=tmp_path)
     assert done.lines[0].split() == [
         "Pipeline", "Condition", "Job", "State", "Batch", "In/s", "Done/s", "Lag", "Took", "Rows", "out", "Bad",
     ]  # fmt: skip
@@ -195,7 +190,7 @@ def test_a_run_is_alive_only_with_its_process(lonely: Command, home: Path, tmp_p
         ]
 
     assert conditions() == ["dead", "failed"]
-    with locked(home / "orders", "orders"):
+    with lock_pipeline(home / "orders", "orders"):
         assert conditions() == ["running", "failed"]
         assert conditions("orders") == conditions(str(home / "orders")) == ["running"]
         done = lonely("pipeline", "status", "orders", cwd=tmp_path)
@@ -203,14 +198,14 @@ def test_a_run_is_alive_only_with_its_process(lonely: Command, home: Path, tmp_p
 
 
 def test_status_of_what_is_not_there(lonely: Command, home: Path, file: Path, tmp_path: Path) -> None:
-    for what, told in (
+    for what, message in (
         ("ordres", "There is no pipeline ordres in .millpond/pipelines; did you mean orders?"),
         (str(tmp_path / "no.toml"), "there is no such file"),
         (str(home.parent.parent / "lake"), "There is no pipeline"),
     ):
         done = lonely("pipeline", "status", what, cwd=tmp_path)
         assert done.code in (1, 2)
-        assert told in done.err
+        assert message in done.err
     (home / "orders" / "status.json").unlink()
     assert "orders has not run yet: start it with" in lonely("pipeline", "status", str(file)).err
     assert "No pipeline has run here" in lonely("pipeline", "status", cwd=home).err
@@ -227,35 +222,34 @@ def test_check_tells_all_faults_at_once(lonely: Command, file: Path) -> None:
     done = lonely("pipeline", "check", str(file))
     assert (done.code, done.out) == (2, "")
     assert done.err.splitlines()[0] == f"millpond: {file} has 3 faults:"
-    for told in (
-        "  [parse] schema: 'doubel' at character 30 of the schema should be a type, such as double",
-        "  [[transform]] 1 sql: character 1: 'selct' stands where SELECT or WITH",
-        "  [latest] delete_when = 'id >': it ends where a value should be.",
+    for message in (
+        "  [parse] schema: character 30: expected a type, such as double, not 'doubel'",
+        "  [[transform]] 1 sql: character 1: expected a query (SELECT or WITH), not 'selct'",
+        "  [latest] delete_when = 'id >': expected a value, but the text ends.",
     ):
-        assert told in done.err
-    told = json.loads(lonely("pipeline", "check", str(file), "--json").out)
-    assert (len(told["faults"]), told["missing"]) == (3, [])
+        assert message in done.err
+    message = json.loads(lonely("pipeline", "check", str(file), "--json").out)
+    assert (len(message["faults"]), message["missing"]) == (3, [])
 
 
 def test_init_looks_at_the_records_of_a_topic(millpond: Command, tmp_path: Path) -> None:
     topic = "shop.sales"
-    assert millpond("topic", "create", topic).code == 0
+    millpond.succeeds("topic", "create", topic)
     lines = [json.dumps({"id": each, "price": each / 2, "sold_at": "2026-01-31T08:30:00Z"}) for each in range(20)]
-    assert millpond("produce", topic, given="\n".join(lines)).code == 0
+    millpond.succeeds("produce", topic, stdin_data="\n".join(lines))
     done = millpond("pipeline", "init", "sales.toml", "--topic", topic, "--kind", "aggregate", cwd=tmp_path)
     assert done.out.splitlines()[0] == f"Sampled 20 records of {topic}."
     text = (tmp_path / "sales.toml").read_text()
     assert 'schema = """\n  id long,\n  price double,\n  sold_at timestamp"""' in text
     assert 'time = "sold_at"' in text
     assert "sum(price)" in text
-    checked = millpond("pipeline", "check", "sales.toml", cwd=tmp_path)
-    assert checked.code == 0, checked.err
+    millpond.succeeds("pipeline", "check", "sales.toml", cwd=tmp_path)
     missing = millpond("pipeline", "init", "no.toml", "--topic", "shop.sale", cwd=tmp_path)
     assert (missing.code, (tmp_path / "no.toml").exists()) == (1, False)
     assert "did you mean shop.sales?" in missing.err
 
 
-def test_how_a_run_ends_is_said_with_its_bad_records() -> None:
+def test_the_summary_of_a_run_counts_bad_records() -> None:
     from millpond.cli.pipeline.run import last_words
 
     ended = replace(RUN, state="finished", dead_letters={"orders.dlq": 3, "orders.other": 0})
@@ -270,7 +264,7 @@ def test_how_a_run_ends_is_said_with_its_bad_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--topic", 'a"b'), "may only have ASCII letters"),
         (("--topic", "\udcff"), "may only have ASCII letters"),
@@ -280,11 +274,11 @@ def test_how_a_run_ends_is_said_with_its_bad_records() -> None:
     ],
 )
 def test_init_refuses_names_that_would_break_the_file(
-    lonely: Command, tmp_path: Path, arguments: tuple[str, ...], said: str
+    lonely: Command, tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     done = lonely("pipeline", "init", "a.toml", *arguments, cwd=tmp_path)
     assert (done.code, list(tmp_path.iterdir())) == (2, [])
-    assert said in done.err
+    assert message in done.err
 
 
 def test_init_with_strange_names_of_topics_files_and_columns(lonely: Command, tmp_path: Path) -> None:
@@ -314,15 +308,14 @@ def test_init_with_strange_names_of_topics_files_and_columns(lonely: Command, tm
 
 def test_init_says_how_to_log_in_and_keeps_secrets_out_of_the_file(lonely: Command, tmp_path: Path) -> None:
     settings = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "${me}"}
-    given = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
-    done = lonely(
-        "pipeline", "init", "a.toml", "-b", "a.example", *given, "-X", "sasl.password=hunter2", cwd=tmp_path
+    extras = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+    lonely.succeeds(
+        "pipeline", "init", "a.toml", "-b", "a.example", *extras, "-X", "sasl.password=hunter2", cwd=tmp_path
     )
-    assert done.code == 0, done.err
     text = (tmp_path / "a.toml").read_text()
     assert "hunter2" not in text
-    told = lonely("pipeline", "check", "a.toml", cwd=tmp_path)
-    assert (told.code, "the environment has no SASL_PASSWORD" in told.err) == (2, True)
+    message = lonely("pipeline", "check", "a.toml", cwd=tmp_path)
+    assert (message.code, "the environment has no SASL_PASSWORD" in message.err) == (2, True)
     from millpond.spark.pipelines.declaration import Pipeline
 
     source = Pipeline.load(tmp_path / "a.toml", {"SASL_PASSWORD": "hunter2"}).source
@@ -349,19 +342,18 @@ sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule require
 """
 
 
-def test_without_bootstrap_it_reads_the_cluster_that_is_meant(lonely: Any, file: Path, tmp_path: Path) -> None:
+def test_without_bootstrap_it_reads_the_selected_cluster(lonely: Any, file: Path, tmp_path: Path) -> None:
     def reads(*options: str) -> str:
-        done = lonely("pipeline", "check", str(file), "--json", *options)
-        assert done.code == 0, done.err
+        done = lonely.succeeds("pipeline", "check", str(file), "--json", *options)
         return str(json.loads(done.out)["source"]["bootstrap"])
 
     (tmp_path / "client.properties").write_text(CLIENT_FILE)
     (tmp_path / "client.properties").chmod(0o600)
     lonely.environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
-    assert lonely("profile", "add", "shop", "-b", "127.0.0.1:1").code == 0
+    lonely.succeeds("profile", "add", "shop", "-b", "127.0.0.1:1")
     assert reads() == "127.0.0.1:9092"
     assert reads("--profile", "shop") == "127.0.0.1:1"
-    assert lonely("profile", "use", "shop").code == 0
+    lonely.succeeds("profile", "use", "shop")
     assert reads() == "127.0.0.1:1"
     lonely.environment["MILLPOND_BOOTSTRAP"] = "127.0.0.1:2"
     assert reads() == "127.0.0.1:2"
@@ -376,35 +368,39 @@ def test_what_init_writes_for_a_secure_cluster_is_in_order(lonely: Any, tmp_path
     (tmp_path / "client.properties").write_text(CLIENT_FILE)
     (tmp_path / "client.properties").chmod(0o600)
     lonely.environment["MILLPOND_CLIENT_CONFIG"] = str(tmp_path / "client.properties")
-    assert lonely("pipeline", "init", "a.toml", cwd=tmp_path).code == 0
+    lonely.succeeds("pipeline", "init", "a.toml", cwd=tmp_path)
     text = (tmp_path / "a.toml").read_text()
     assert "hunter2" not in text
     assert f"# How to log in: MILLPOND_CLIENT_CONFIG={tmp_path}/client.properties" in text
-    done = lonely("pipeline", "check", "a.toml", cwd=tmp_path)
-    assert done.code == 0, done.err
+    lonely.succeeds("pipeline", "check", "a.toml", cwd=tmp_path)
 
 
 def test_run_tells_of_a_missing_topic_before_spark_starts(millpond: Any, tmp_path: Path) -> None:
     file = tmp_path / "absent.toml"
     file.write_text(ORDERS.replace('topic = "orders"', 'topic = "zq77zq77zq"').replace("options = {", "# {"))
-    done = millpond("pipeline", "run", str(file), "--once", cwd=file.parent)
-    assert done.code == 1
-    assert "has no topic zq77zq77zq; create it with `millpond topic create zq77zq77zq`" in done.err
+    millpond.fails(
+        "pipeline",
+        "run",
+        str(file),
+        "--once",
+        cwd=file.parent,
+        error="has no topic zq77zq77zq; create it with `millpond topic create zq77zq77zq`",
+    )
     assert not (tmp_path / ".millpond").exists()
 
 
-def test_a_pipeline_with_a_checkpoint_of_its_own_is_found(lonely: Any, tmp_path: Path) -> None:
+def test_a_pipeline_with_another_checkpoint_folder_is_found(lonely: Any, tmp_path: Path) -> None:
     snapshot = Snapshot("far", "finished", 1, 1000, 2000, (JobFigures("archive", "archive"),))
     write_status(tmp_path / "elsewhere" / "state", snapshot)
     note_folder(tmp_path / ".millpond/pipelines", "far", tmp_path / "elsewhere" / "state")
     for words in ((), ("far",)):
-        [told] = json.loads(lonely("pipeline", "status", *words, "--json", cwd=tmp_path).out)
-        assert told["name"] == "far"
+        [message] = json.loads(lonely("pipeline", "status", *words, "--json", cwd=tmp_path).out)
+        assert message["name"] == "far"
 
 
 def test_an_example_groups_by_no_identifier() -> None:
     columns = [Column("id", "string"), Column("at", "timestamp"), Column("shop", "string"), Column("total", "double")]
-    assert 'group_by = ["shop"]' in example("a", "orders", ["aggregate"], seen=Inferred(tuple(columns), 10, 0, 0))
+    assert 'group_by = ["shop"]' in example("a", "orders", ["aggregate"], sample=Inferred(tuple(columns), 10, 0, 0))
     assert '# group_by = ["…"]' in example(
-        "a", "orders", ["aggregate"], seen=Inferred((columns[0], *columns[3:]), 10, 0, 0)
+        "a", "orders", ["aggregate"], sample=Inferred((columns[0], *columns[3:]), 10, 0, 0)
     )

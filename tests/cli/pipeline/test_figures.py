@@ -39,8 +39,8 @@ def test_a_line_has_only_what_is_known() -> None:
     assert line(JOB) == (
         "archive: running  batch=12  in/s=1,204  done/s=3.2  lag=320  took=1.2s  rows_out=119,988  bad=12  late=7"
     )
-    told = {"no_id": 0, "hot": 5, "worst_rule": "id > 0"}
-    assert line(JobFigures("a", "a", figures=told)) == "a: starting  hot=5  worst rule=id > 0"
+    result = {"no_id": 0, "hot": 5, "worst_rule": "id > 0"}
+    assert line(JobFigures("a", "a", figures=result)) == "a: starting  hot=5  worst rule=id > 0"
 
 
 def test_the_box_fits_a_terminal_of_80_columns() -> None:

@@ -42,9 +42,9 @@ class Running:
             cwd=cwd,
             env=kept | {"PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"} | environment,
         )
-        self.told: list[dict[str, Any]] = []
+        self.snapshots: list[dict[str, Any]] = []
 
-    def until(self, wanted: Any) -> dict[str, Any]:
+    def until(self, condition: Any) -> dict[str, Any]:
         """Read lines of JSON until one is as wanted."""
         assert self.process.stdout is not None
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -53,10 +53,10 @@ class Running:
                 continue
             line = self.process.stdout.readline()
             assert line, self.process.communicate()[1].decode()
-            self.told.append(json.loads(line))
-            if wanted(self.told[-1]):
-                return self.told[-1]
-        raise AssertionError(f"it never came: {self.told[-1:]}")
+            self.snapshots.append(json.loads(line))
+            if condition(self.snapshots[-1]):
+                return self.snapshots[-1]
+        raise AssertionError(f"it never came: {self.snapshots[-1:]}")
 
     def finish(self) -> tuple[int, list[dict[str, Any]], str]:
         out, err = self.process.communicate(timeout=PATIENCE_SECONDS)
@@ -115,33 +115,33 @@ def test_a_run_from_its_start_over_a_stop_to_its_failure(start: Any, tmp_path: P
     assert (status["condition"], status["pid"]) == ("running", first.process.pid)
 
     first.process.send_signal(signal.SIGTERM)
-    code, told, err = first.finish()
+    code, snapshots, err = first.finish()
     assert (code, err) == (0, "")
-    assert told[-1]["state"] == "stopped"
-    assert {job["state"] for job in told[-1]["jobs"]} == {"stopped"}
+    assert snapshots[-1]["state"] == "stopped"
+    assert {job["state"] for job in snapshots[-1]["jobs"]} == {"stopped"}
     (status,) = _status(start)
     assert status["condition"] == "stopped"
-    stopped_at = told[-1]["jobs"][1]["batch"]
+    stopped_at = snapshots[-1]["jobs"][1]["batch"]
 
     file.write_text(TWO_DRIPS.format(fail_at=stopped_at + 2))
     second = start("run", "drops.toml", "--json")
-    code, told, err = second.finish()
+    code, snapshots, err = second.finish()
     assert code == 1
     assert err.startswith("millpond: slow failed: ValueError: the tap is closed.\nSpark's log is in ")
     assert err.count("\n") == 2, "no stack trace"
-    drip, slow = told[-1]["jobs"]
+    drip, slow = snapshots[-1]["jobs"]
     assert (drip["state"], slow["state"], slow["batch"]) == ("stopped", "failed", stopped_at + 1), (
         "went on from there"
     )
-    assert "the tap is closed" in Path(told[-1]["log"]).read_text()
+    assert "the tap is closed" in Path(snapshots[-1]["log"]).read_text()
     (status,) = _status(start)
     assert (status["condition"], status["error"]) == ("failed", "slow failed: ValueError: the tap is closed")
 
 
 def _status(start: Any) -> list[dict[str, Any]]:
     process = start("status", "--json").process
-    found: list[dict[str, Any]] = json.loads(process.communicate(timeout=PATIENCE_SECONDS)[0])
-    return found
+    statuses: list[dict[str, Any]] = json.loads(process.communicate(timeout=PATIENCE_SECONDS)[0])
+    return statuses
 
 
 ORDERS = """
@@ -179,9 +179,9 @@ def test_a_topic_with_a_bad_record_into_two_tables_once(start: Any, start_node: 
     assert producer.flush(30) == 0
     (tmp_path / "orders.toml").write_text(ORDERS)
     run = start("run", "orders.toml", "--once", "--json", BROKERS=node.address)
-    code, told, err = run.finish()
+    code, snapshots, err = run.finish()
     assert (code, err) == (0, "")
-    last = told[-1]
+    last = snapshots[-1]
     assert (last["state"], last["dead_letters"]) == ("finished", {"orders.dlq": 1})
     assert [(job["state"], job["lag"], job["bad"]) for job in last["jobs"]] == [
         ("finished", 0, 1),

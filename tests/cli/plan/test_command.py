@@ -9,11 +9,10 @@ import pytest
 
 @pytest.mark.smoke
 def test_without_options_it_shows_the_worked_example(lonely: Any) -> None:
-    told = lonely("plan")
-    assert told.code == 0
-    assert max(map(len, told.lines)) <= 80
-    sums = {line.split("=")[0].strip(): line.split("=")[1].strip() for line in told.lines if "=" in line}
-    wanted = {
+    result = lonely.succeeds("plan")
+    assert max(map(len, result.lines)) <= 80
+    sums = {line.split("=")[0].strip(): line.split("=")[1].strip() for line in result.lines if "=" in line}
+    expected = {
         "incoming         1,000,000/s × 1 KB": "1 GB/s",
         "at peak          2 GB/s × 3 replicas": "6 GB/s",
         "outgoing         2 GB/s + 2 GB/s": "4 GB/s",
@@ -24,8 +23,8 @@ def test_without_options_it_shows_the_worked_example(lonely: Any) -> None:
         "at least         1 GB/s ÷ 10 MB/s": "100",
         "with headroom    100 × 2": "200",
     }
-    assert wanted.items() <= sums.items()
-    assert told.lines[-1].startswith("91 brokers, 200 partitions, 1.81 PB on disk;")
+    assert expected.items() <= sums.items()
+    assert result.lines[-1].startswith("91 brokers, 200 partitions, 1.81 PB on disk;")
 
 
 def test_a_rate_of_data_and_other_units_give_the_same_plan(lonely: Any) -> None:
@@ -35,28 +34,25 @@ def test_a_rate_of_data_and_other_units_give_the_same_plan(lonely: Any) -> None:
 
 
 def test_it_measures_a_node_here(lonely: Any) -> None:
-    told = lonely("plan", "--measure", "--json", "--rate", "1GB/s")
-    assert told.code == 0, told.err
-    engine = told.objects[0]["machine"]["engine"]
+    result = lonely.succeeds("plan", "--measure", "--json", "--rate", "1GB/s")
+    engine = result.objects[0]["machine"]["engine"]
     assert engine["write_bytes_per_second"] > 20e6
     assert engine["read_bytes_per_second"] > 20e6
     assert 1_000 < engine["requests_per_second"] < 1e6
-    assert told.objects[0]["plan"]["brokers_by"]["cores"] > 0
-    assert "Measuring a node here" in told.err
+    assert result.objects[0]["plan"]["brokers_by"]["cores"] > 0
+    assert "Measuring a node here" in result.err
 
 
 @pytest.mark.parametrize(
     ("option", "text", "words"),
     [
-        ("--rate", "fast", "'fast' is no rate; write it like 100k/s (messages) or 1GB/s (data)."),
+        ("--rate", "fast", "'fast' is not a rate; write it like 100k/s (messages) or 1GB/s (data)."),
         ("--rate", "0/s", "'0/s' must be more than nothing."),
-        ("--size", "1XB", "'1XB' is no size; write it like 1KB, 1KiB or 20TB."),
+        ("--size", "1XB", "'1XB' is not a size; write it like 1KB, 1KiB or 20TB."),
         ("--retention", "long", "'long' is not a duration; write it like 7d or 36h."),
-        ("--network", "10", "'10' is no rate of data; write it like 10MB/s or 10Gbit/s."),
+        ("--network", "10", "'10' is not a data rate; write it like 10MB/s or 10Gbit/s."),
         ("--peak", "0.5", "0.5 is not in the range x>=1."),
     ],
 )
-def test_what_cannot_be_is_told_in_a_sentence(lonely: Any, option: str, text: str, words: str) -> None:
-    told = lonely("plan", option, text)
-    assert told.code == 2
-    assert words in told.err
+def test_invalid_options_are_refused_in_one_sentence(lonely: Any, option: str, text: str, words: str) -> None:
+    lonely.fails("plan", option, text, code=2, error=words)

@@ -12,27 +12,26 @@ from confluent_kafka import Producer
 from millpond.testing import Pond
 
 
-def hops_of(told: Any) -> dict[str, dict[str, Any]]:
-    assert told.code == 0, told.err
-    return {hop["name"]: hop for hop in told.objects[0]["hops"]}
+def hops_of(result: Any) -> dict[str, dict[str, Any]]:
+    assert result.code == 0, result.err
+    return {hop["name"]: hop for hop in result.objects[0]["hops"]}
 
 
 def test_the_chart_shows_every_hop_on_80_columns(millpond: Any) -> None:
-    told = millpond("trace", "-n", "10")
-    assert told.code == 0, told.err
-    assert told.lines[0] == "10 records of 1000 bytes to a temporary topic, 1 replica, acks=all"
-    names = [line.split()[0] for line in told.lines if re.match(r"\w+ +[\d.]", line)]
+    result = millpond.succeeds("trace", "-n", "10")
+    assert result.lines[0] == "10 records of 1000 bytes to a temporary topic, 1 replica, acks=all"
+    names = [line.split()[0] for line in result.lines if re.match(r"\w+ +[\d.]", line)]
     assert names[:8] == ["linger", "send", "append", "sync", "acknowledge", "fetch", "process", "acknowledged"]
-    assert max(map(len, told.lines)) <= 80
-    assert "cannot be seen apart from outside" in told.out
+    assert max(map(len, result.lines)) <= 80
+    assert "cannot be told apart from outside" in result.out
     assert "millpond-trace" not in millpond("topic", "list").out, "its own topic is deleted again"
 
 
-def test_the_hops_add_up_and_linger_is_what_was_asked_for(millpond: Any) -> None:
-    told = millpond("trace", "-n", "10", "--linger", "40", "--json")
-    hops = hops_of(told)
+def test_hops_add_up_and_linger_is_as_requested(millpond: Any) -> None:
+    result = millpond("trace", "-n", "10", "--linger", "40", "--json")
+    hops = hops_of(result)
     assert 40 <= hops["linger"]["p50_ms"] < 120
-    facts = told.objects[0]
+    facts = result.objects[0]
     acknowledged = next(total for total in facts["totals"] if total["name"] == "acknowledged")
     parts = sum(hops[name]["p50_ms"] for name in ("linger", "send", "append", "sync", "acknowledge"))
     assert parts == pytest.approx(acknowledged["p50_ms"], rel=0.25)
@@ -40,7 +39,7 @@ def test_the_hops_add_up_and_linger_is_what_was_asked_for(millpond: Any) -> None
 
 
 def test_a_topic_of_the_users_gets_marked_records_and_keeps_them(millpond: Any, topic: str) -> None:
-    assert millpond("trace", "--topic", topic, "-n", "3", "--acks", "1", "--linger", "0").code == 0
+    millpond.succeeds("trace", "--topic", topic, "-n", "3", "--acks", "1", "--linger", "0")
     read = millpond("consume", topic, "--from", "beginning", "--until-end", "--json-lines").objects
     assert len(read) == 3 + 3, "three to warm up"
     assert all("millpond-trace" in record["headers"] for record in read)
@@ -72,13 +71,13 @@ def another_broker() -> Iterator[str]:
 
 
 def test_another_broker_is_traced_the_same_way(lonely: Any, another_broker: str) -> None:
-    told = lonely("trace", "-b", another_broker, "--topic", "elsewhere", "-n", "5", "--json")
-    hops = hops_of(told)
+    result = lonely("trace", "-b", another_broker, "--topic", "elsewhere", "-n", "5", "--json")
+    hops = hops_of(result)
     assert list(hops) == ["linger", "send", "append", "replicate", "acknowledge", "fetch", "process"]
-    assert told.objects[0]["replicas"] == 3
+    assert result.objects[0]["replicas"] == 3
 
 
-def test_what_cannot_be_traced_is_told_in_a_sentence(lonely: Any, millpond: Any, topic: str) -> None:
+def test_errors_are_one_sentence(lonely: Any, millpond: Any, topic: str) -> None:
     gone = millpond("trace", "--topic", "nowhere")
     assert (gone.code, gone.err) == (
         1,

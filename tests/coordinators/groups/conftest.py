@@ -1,4 +1,4 @@
-"""A stage for transcripts: a shard, its log, a clock that stands still, and clients that speak plainly."""
+"""Fixtures for transcripts: a shard, its log, a stopped clock, and clients whose requests are short to write."""
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
@@ -58,7 +58,7 @@ class Logged:
 
 @dataclass
 class Coordinator:
-    """Requests go in; records are appended and replayed at once, as the runtime does; replies are kept by token."""
+    """Requests go in; records are appended and replayed at once, as the runtime does; replies are kept by request."""
 
     settings: GroupSettings
     image: Image
@@ -67,7 +67,7 @@ class Coordinator:
     log: list[Logged] = field(default_factory=list)
     replies: dict[Any, list[Reply]] = field(default_factory=dict)
     versions: dict[Any, int] = field(default_factory=dict)
-    tokens: Any = field(default_factory=count)
+    request_ids: Any = field(default_factory=count)
 
     def __post_init__(self) -> None:
         self.entropy = CountingEntropy()
@@ -88,9 +88,9 @@ class Coordinator:
                 self.shard.replay(offset, record.key, record.value)
             else:
                 self.shard.replay_transactional(*producer, offset, record.key, record.value)
-        for token, response in effects.replies:
-            response.encode(self.versions[token])  # what cannot be sent is no reply
-            self.replies.setdefault(token, []).append(response)
+        for request_id, response in effects.replies:
+            response.encode(self.versions[request_id])  # what cannot be sent is no reply
+            self.replies.setdefault(request_id, []).append(response)
         return effects
 
     def marker(self, producer_id: int, epoch: int, committed: bool) -> None:
@@ -101,7 +101,7 @@ class Coordinator:
         """A fresh shard that has read the log, or a beginning of it."""
         fresh = self.new_shard()
         for each in self.log[:until]:
-            fresh.at(each.at_ms, each.at_ms)
+            fresh.set_time(each.at_ms, each.at_ms)
             if each.marker is not None and each.producer:
                 fresh.replay_marker(*each.producer, each.marker, each.offset)
             elif each.producer:
@@ -116,19 +116,19 @@ class Coordinator:
         self.take(self.shard.on_loaded(self.now_ms))
 
     def send(self, body: m.Message, version: int, *, client_id: str = "client") -> Any:
-        """Hand in a request; returns its token."""
-        token = next(self.tokens)
-        self.versions[token] = version
+        """Hand in a request; returns its id."""
+        request_id = next(self.request_ids)
+        self.versions[request_id] = version
         producer = None
         if isinstance(body, m.TxnOffsetCommitRequest):
             producer = body.producer_id, body.producer_epoch
-        request = Request(body, version, token, client_id, "/10.0.0.1")
+        request = Request(body, version, request_id, client_id, "/10.0.0.1")
         self.take(self.shard.step(request, self.now_ms), producer)
-        return token
+        return request_id
 
-    def answer(self, token: Any) -> Any:
-        """The one reply to a request; None while it is parked."""
-        replies = self.replies.get(token, [])
+    def answer(self, request_id: Any) -> Any:
+        """The one reply to a request; None while it is pending."""
+        replies = self.replies.get(request_id, [])
         assert len(replies) <= 1, f"answered {len(replies)} times"
         return replies[0] if replies else None
 
@@ -140,7 +140,7 @@ class Coordinator:
         end_ms = self.now_ms + milliseconds
         while (deadline := self.shard.next_deadline_ms()) is not None and deadline <= end_ms:
             self.now_ms = max(self.now_ms, deadline)
-            self.take(self.shard.on_time(self.now_ms))
+            self.take(self.shard.on_timer(self.now_ms))
         self.now_ms = end_ms
 
     # The clients' part.
@@ -269,11 +269,11 @@ class Coordinator:
         """Members of a first generation that all have what the leader gave them: one partition of t each."""
         joins = [self.join_new(**more) for _ in range(count_)]
         self.pass_time(3000 * (count_ + 1))
-        return self.settle([token for _, token in joins], more.get("group", "g"))
+        return self.settle([request_id for _, request_id in joins], more.get("group", "g"))
 
-    def settle(self, tokens: list[Any], group: str = "g") -> tuple[list[str], int]:
+    def settle(self, request_ids: list[Any], group: str = "g") -> tuple[list[str], int]:
         """Everybody fetches what the leader shares out."""
-        replies = [self.answer(token) for token in tokens]
+        replies = [self.answer(request_id) for request_id in request_ids]
         assert [reply.error_code for reply in replies] == [0] * len(replies)
         ids = [reply.member_id for reply in replies]
         generation = replies[0].generation_id
@@ -282,7 +282,7 @@ class Coordinator:
             self.sync(each.member_id, generation, given if each.leader == each.member_id else None, group=group)
             for each in replies
         ]
-        assert [self.answer(token).assignment for token in syncs] == [given[each] for each in ids]
+        assert [self.answer(request_id).assignment for request_id in syncs] == [given[each] for each in ids]
         return ids, generation
 
     def group(self, group_id: str = "g") -> Any:

@@ -111,7 +111,7 @@ def test_equal_lists_are_read_once_whatever_else_members_say(coordinator, names_
 
 
 def test_of_equal_votes_the_first_to_be_named_wins(coordinator) -> None:
-    _, token = coordinator.join_new(protocols=("x", "y"))
+    _, request_id = coordinator.join_new(protocols=("x", "y"))
     coordinator.join_new(protocols=("y", "x"))
     coordinator.pass_time(6000)
-    assert coordinator.answer(token).protocol_name == "x"
+    assert coordinator.answer(request_id).protocol_name == "x"

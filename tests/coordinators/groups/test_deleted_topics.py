@@ -50,7 +50,7 @@ def test_many_are_forgotten_in_several_steps(large: Any, remove_topic: Any, monk
     while large.shard.offsets.deleted:
         before = left(large.shard)
         large.now_ms = large.shard.next_deadline_ms()
-        large.take(large.shard.on_time(large.now_ms))
+        large.take(large.shard.on_timer(large.now_ms))
         assert 0 < before - left(large.shard) <= 150
     assert large.shard.groups == large.loaded_again().groups == {}
 

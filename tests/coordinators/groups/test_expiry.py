@@ -107,7 +107,7 @@ def test_many_groups_are_looked_at_bit_by_bit(short) -> None:
     for number in range(1200):
         short.commit(1, group=f"g{number}")
     short.now_ms += 60_000
-    first = short.take(short.shard.on_time(short.now_ms))
+    first = short.take(short.shard.on_timer(short.now_ms))
     assert len(first.records) == 500
     assert short.shard.next_deadline_ms() == short.now_ms + 10
     short.pass_time(20)
@@ -127,7 +127,7 @@ def test_what_members_read_is_asked_only_for_old_offsets_and_once(short, watch_n
     assert short.consumer_beat("m1", 1, topics=None).error_code == 0
     walks()
     short.now_ms += 30_000
-    short.take(short.shard.on_time(short.now_ms))
+    short.take(short.shard.on_timer(short.now_ms))
     assert walks() == 1
     assert (short.committed(topic="t", group="n"), short.committed(topic="u", group="n")) == (1, -1)
 
@@ -141,7 +141,7 @@ def test_many_offsets_are_forgotten_bit_by_bit(short, monkeypatch: pytest.Monkey
     steps = []
     while short.shard.groups:
         short.now_ms = max(short.now_ms, short.shard.next_deadline_ms())
-        steps.append(len(short.take(short.shard.on_time(short.now_ms)).records))
+        steps.append(len(short.take(short.shard.on_timer(short.now_ms)).records))
     assert sum(steps) == 24
     assert max(steps) <= 3
     assert short.loaded_again().groups == {}

@@ -4,7 +4,7 @@ import pytest
 
 from millpond.coordinators.groups.classic import ClassicGroup
 from millpond.coordinators.groups.consumer.group import ConsumerGroup
-from millpond.coordinators.groups.group import Group, Shared, Turn
+from millpond.coordinators.groups.group import Group, GroupStep, Shared
 from millpond.coordinators.groups.settings import GroupSettings
 from millpond.coordinators.shard import CoordinatorRecord, Effects
 from millpond.wire.messages import HeartbeatResponse
@@ -19,13 +19,13 @@ def test_every_kind_has_what_a_group_has(coordinator) -> None:
 
 
 def test_turn_gathers_what_was_decided(coordinator) -> None:
-    turn = Turn(Shared(coordinator.image, GroupSettings(), coordinator.entropy), 5)
-    turn.record(CoordinatorRecord(b"a", b"1"), CoordinatorRecord(b"b", None))
-    turn.reply("token", HeartbeatResponse())
+    step = GroupStep(Shared(coordinator.image, GroupSettings(), coordinator.entropy), 5)
+    step.record(CoordinatorRecord(b"a", b"1"), CoordinatorRecord(b"b", None))
+    step.reply("a client", HeartbeatResponse())
     expected = Effects()
     expected.records += [CoordinatorRecord(b"a", b"1"), CoordinatorRecord(b"b", None)]
-    expected.reply("token", HeartbeatResponse())
-    assert turn.effects == expected
+    expected.reply("a client", HeartbeatResponse())
+    assert step.effects == expected
 
 
 def test_settings_cannot_change_under_a_shard() -> None:

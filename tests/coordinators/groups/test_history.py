@@ -68,8 +68,8 @@ def test_pause_ends_with_the_last_member_to_fetch_its_part(coordinator) -> None:
 def test_partitions_of_one_who_left_are_shown_moving(coordinator, assigned: Callable) -> None:
     (one, two), _ = coordinator.stable(2)
     coordinator.leave(two)
-    token = coordinator.join(one)
-    coordinator.sync(one, coordinator.answer(token).generation_id, {one: assigned(("t", 0), ("t", 1))})
+    request_id = coordinator.join(one)
+    coordinator.sync(one, coordinator.answer(request_id).generation_id, {one: assigned(("t", 0), ("t", 1))})
     last = coordinator.shard.history("g")[-1]
     assert last.moves == [Move("t", 1, two, one)]
 

@@ -16,11 +16,11 @@ def test_new_member_gets_its_id_first_and_its_generation_after_the_initial_delay
     told = coordinator.answer(coordinator.join(client_id="app"))
     assert told.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert told.member_id.startswith("app-")
-    token = coordinator.join(told.member_id)
+    request_id = coordinator.join(told.member_id)
     coordinator.pass_time(2999)
-    assert coordinator.answer(token) is None
+    assert coordinator.answer(request_id) is None
     coordinator.pass_time(1)
-    reply = coordinator.answer(token)
+    reply = coordinator.answer(request_id)
     assert (reply.error_code, reply.generation_id, reply.protocol_name) == (0, 1, "range")
     assert (reply.leader, reply.member_id, reply.protocol_type) == (told.member_id, told.member_id, "consumer")
     assert [each.member_id for each in reply.members] == [told.member_id]
@@ -29,10 +29,10 @@ def test_new_member_gets_its_id_first_and_its_generation_after_the_initial_delay
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_older_clients_join_without_an_id(coordinator, version: int) -> None:
-    token = coordinator.join(version=version, rebalance_ms=-1 if version == 0 else 60_000)
-    assert coordinator.answer(token) is None
+    request_id = coordinator.join(version=version, rebalance_ms=-1 if version == 0 else 60_000)
+    assert coordinator.answer(request_id) is None
     coordinator.pass_time(3000)
-    assert coordinator.answer(token).error_code == 0
+    assert coordinator.answer(request_id).error_code == 0
 
 
 def test_version_0_has_the_session_timeout_for_rebalances_too(coordinator) -> None:
@@ -42,8 +42,8 @@ def test_version_0_has_the_session_timeout_for_rebalances_too(coordinator) -> No
 
 def test_without_initial_delay_the_first_member_leads_at_once(make_coordinator: Callable) -> None:
     coordinator = make_coordinator(initial_rebalance_delay_ms=0)
-    _, token = coordinator.join_new()
-    assert coordinator.answer(token).generation_id == 1
+    _, request_id = coordinator.join_new()
+    assert coordinator.answer(request_id).generation_id == 1
 
 
 def test_each_newcomer_prolongs_the_initial_delay_until_the_rebalance_timeout(coordinator) -> None:
@@ -61,7 +61,7 @@ def test_each_newcomer_prolongs_the_initial_delay_until_the_rebalance_timeout(co
 def test_only_the_leader_gets_the_member_list(coordinator) -> None:
     joins = [coordinator.join_new() for _ in range(3)]
     coordinator.pass_time(6000)
-    replies = [coordinator.answer(token) for _, token in joins]
+    replies = [coordinator.answer(request_id) for _, request_id in joins]
     assert [len(reply.members) for reply in replies] == [3, 0, 0]
     assert {reply.leader for reply in replies} == {joins[0][0]}
     assert {reply.generation_id for reply in replies} == {1}
@@ -161,7 +161,7 @@ def test_size_limit(make_coordinator: Callable) -> None:
     assert refused.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     # Members themselves may join again.
     again = [coordinator.join(one, topics=("u",)), coordinator.join(two)]
-    assert [coordinator.answer(token).error_code for token in again] == [0, 0]
+    assert [coordinator.answer(request_id).error_code for request_id in again] == [0, 0]
 
 
 def test_group_over_its_limit_after_loading_sheds_the_last_to_come(make_coordinator: Callable, image) -> None:
@@ -170,18 +170,18 @@ def test_group_over_its_limit_after_loading_sheds_the_last_to_come(make_coordina
     coordinator.settings = type(coordinator.settings)(group_size_max=2)
     coordinator.fail_over()
     assert coordinator.heartbeat(ids[0], 1) == ErrorCode.REBALANCE_IN_PROGRESS
-    tokens = [coordinator.join(each) for each in ids]
-    assert coordinator.answer(tokens[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert [coordinator.answer(token).error_code for token in tokens[:2]] == [0, 0]
+    request_ids = [coordinator.join(each) for each in ids]
+    assert coordinator.answer(request_ids[2]).error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert [coordinator.answer(request_id).error_code for request_id in request_ids[:2]] == [0, 0]
 
 
 def large_instances(coordinator, count: int, length: int) -> list:
     """So many static members that have joined together, and whose leader has given nobody anything."""
-    tokens = [
+    request_ids = [
         coordinator.join(instance=f"i{each}", topics=("x" * length,), session_ms=60_000) for each in range(count)
     ]
     coordinator.pass_time(3000 * (count + 1))
-    joined = [coordinator.answer(token) for token in tokens]
+    joined = [coordinator.answer(request_id) for request_id in request_ids]
     leader = next(each for each in joined if each.member_id == each.leader)
     coordinator.sync(leader.member_id, leader.generation_id, {}, instance="i0")
     assert coordinator.group().state_name == "Stable"
@@ -189,7 +189,7 @@ def large_instances(coordinator, count: int, length: int) -> list:
 
 
 def test_all_members_together_may_say_only_so_much(make_coordinator: Callable) -> None:
-    """All of it is written anew for one of them that comes back, however small its request is."""
+    """All of it is written again when one of them rejoins, however small its request is."""
     coordinator = make_coordinator(group_bytes_max=20_000)
     large_instances(coordinator, 3, 5000)
     assert coordinator.answer(coordinator.join(instance="i3", topics=("x" * 5000,))).error_code == FULL
@@ -220,7 +220,7 @@ def test_a_group_that_was_larger_already_when_it_was_loaded_goes_on(make_coordin
         coordinator.join(members[each], instance=each, topics=("z" * 5000,), session_ms=60_000)
         for each in ("i0", "i1", "i2")
     ]
-    joined = [coordinator.answer(token) for token in again]
+    joined = [coordinator.answer(request_id) for request_id in again]
     assert [each.error_code for each in joined] == [0, 0, 0]
     given = {each.member_id: b"x" * 100 for each in joined}
     leader = next(each for each in joined if each.member_id == each.leader)
@@ -270,11 +270,11 @@ def test_follower_that_missed_the_reply_gets_it_again(coordinator) -> None:
 
 def test_leader_that_joins_again_asks_for_a_new_assignment(coordinator) -> None:
     (leader, follower), generation = coordinator.stable(2)
-    token = coordinator.join(leader, reason="topic t has more partitions")
+    request_id = coordinator.join(leader, reason="topic t has more partitions")
     assert coordinator.heartbeat(follower, generation) == ErrorCode.REBALANCE_IN_PROGRESS
-    assert coordinator.answer(token) is None
+    assert coordinator.answer(request_id) is None
     coordinator.join(follower)
-    assert coordinator.answer(token).generation_id == generation + 1
+    assert coordinator.answer(request_id).generation_id == generation + 1
     cause = coordinator.shard.history("g")[-1].causes[0]
     assert (cause.why, cause.member_id, cause.detail) == (Why.LEADER_ASKED, leader, "topic t has more partitions")
 
@@ -320,9 +320,9 @@ def test_protocol_that_is_named_twice_counts_once(coordinator) -> None:
 
 class TestStaticMembers:
     def stable(self, coordinator, *instances: str, version: int = 9) -> tuple[dict[str, str], int]:
-        tokens = [coordinator.join(instance=each, version=version, session_ms=30_000) for each in instances]
+        request_ids = [coordinator.join(instance=each, version=version, session_ms=30_000) for each in instances]
         coordinator.pass_time(9000)
-        ids, generation = coordinator.settle(tokens)
+        ids, generation = coordinator.settle(request_ids)
         return dict(zip(instances, ids, strict=True)), generation
 
     def test_is_let_in_at_once_and_named_after_its_instance(self, coordinator) -> None:
@@ -375,14 +375,14 @@ class TestStaticMembers:
         assert reply.members == []
 
     def test_restart_with_another_protocol_rebalances(self, coordinator) -> None:
-        tokens = [coordinator.join(instance=each, protocols=("x", "y")) for each in ("a", "b")]
+        request_ids = [coordinator.join(instance=each, protocols=("x", "y")) for each in ("a", "b")]
         coordinator.pass_time(6000)
-        ids, generation = coordinator.settle(tokens)
-        token = coordinator.join(instance="b", protocols=("y",))
-        assert coordinator.answer(token) is None
+        ids, generation = coordinator.settle(request_ids)
+        request_id = coordinator.join(instance="b", protocols=("y",))
+        assert coordinator.answer(request_id) is None
         assert coordinator.heartbeat(ids[0], generation, "a") == ErrorCode.REBALANCE_IN_PROGRESS
         coordinator.join(ids[0], instance="a", protocols=("x", "y"))
-        assert coordinator.answer(token).protocol_name == "y"
+        assert coordinator.answer(request_id).protocol_name == "y"
 
     def test_restart_while_joining_turns_the_predecessor_away(self, coordinator) -> None:
         old = coordinator.join(instance="a")
@@ -392,37 +392,37 @@ class TestStaticMembers:
         assert [each.group_instance_id for each in coordinator.answer(new).members] == ["a"]
 
     def test_restart_while_the_leader_shares_out_begins_again(self, coordinator) -> None:
-        tokens = [coordinator.join(instance=each) for each in ("a", "b")]
+        request_ids = [coordinator.join(instance=each) for each in ("a", "b")]
         coordinator.pass_time(6000)
-        old = coordinator.answer(tokens[1]).member_id
+        old = coordinator.answer(request_ids[1]).member_id
         waiting = coordinator.sync(old, 1, instance="b")
-        token = coordinator.join(instance="b")
+        request_id = coordinator.join(instance="b")
         assert coordinator.answer(waiting).error_code == ErrorCode.FENCED_INSTANCE_ID
-        assert coordinator.answer(token) is None
-        leader = coordinator.answer(tokens[0]).member_id
+        assert coordinator.answer(request_id) is None
+        leader = coordinator.answer(request_ids[0]).member_id
         coordinator.join(leader, instance="a")
-        assert coordinator.answer(token).generation_id == 2
+        assert coordinator.answer(request_id).generation_id == 2
 
     def test_absent_one_is_gone_when_its_session_ends_before_the_rebalance_does(self, coordinator) -> None:
         ids, _ = self.stable(coordinator, "a", "b")
-        token = coordinator.join(ids["a"], instance="a", topics=("u",), session_ms=30_000)
+        request_id = coordinator.join(ids["a"], instance="a", topics=("u",), session_ms=30_000)
         coordinator.pass_time(29_999)
-        assert coordinator.answer(token) is None
+        assert coordinator.answer(request_id) is None
         coordinator.pass_time(1)
-        assert [each.group_instance_id for each in coordinator.answer(token).members] == ["a"]
+        assert [each.group_instance_id for each in coordinator.answer(request_id).members] == ["a"]
 
     def test_absent_one_is_still_a_member_when_its_session_outlasts_the_rebalance(self, coordinator) -> None:
-        tokens = [coordinator.join(instance=each, session_ms=60_000, rebalance_ms=10_000) for each in ("a", "b")]
+        request_ids = [coordinator.join(instance=each, session_ms=60_000, rebalance_ms=10_000) for each in ("a", "b")]
         coordinator.pass_time(6000)
-        ids, _ = coordinator.settle(tokens)
-        token = coordinator.join(ids[0], instance="a", topics=("u",), session_ms=60_000, rebalance_ms=10_000)
+        ids, _ = coordinator.settle(request_ids)
+        request_id = coordinator.join(ids[0], instance="a", topics=("u",), session_ms=60_000, rebalance_ms=10_000)
         coordinator.pass_time(10_000)
-        assert [each.group_instance_id for each in coordinator.answer(token).members] == ["a", "b"]
+        assert [each.group_instance_id for each in coordinator.answer(request_id).members] == ["a", "b"]
 
     def test_group_waits_while_only_absent_static_members_are_left(self, coordinator) -> None:
-        tokens = [coordinator.join(instance=each, session_ms=90_000, rebalance_ms=10_000) for each in ("a", "b")]
+        request_ids = [coordinator.join(instance=each, session_ms=90_000, rebalance_ms=10_000) for each in ("a", "b")]
         coordinator.pass_time(6000)
-        coordinator.settle(tokens)
+        coordinator.settle(request_ids)
         coordinator.leave(instances=["a"])
         coordinator.pass_time(35_000)
         assert coordinator.group().state_name == "PreparingRebalance"

@@ -38,18 +38,18 @@ def test_several_leave_in_one_rebalance(coordinator) -> None:
 
 
 def test_administrator_removes_an_instance_by_its_name(coordinator) -> None:
-    token = coordinator.join(instance="a")
+    request_id = coordinator.join(instance="a")
     coordinator.pass_time(3000)
-    coordinator.settle([token])
+    coordinator.settle([request_id])
     assert coordinator.leave(instances=["nobody"]) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert coordinator.leave(instances=["a"]) == [0]
     assert coordinator.group().state_name == "Empty"
 
 
 def test_instance_leaves_only_by_its_current_id(coordinator) -> None:
-    token = coordinator.join(instance="a")
+    request_id = coordinator.join(instance="a")
     coordinator.pass_time(3000)
-    coordinator.settle([token])
+    coordinator.settle([request_id])
     identity = m.LeaveGroupRequest.MemberIdentity(member_id="a-old", group_instance_id="a")
     reply = coordinator.ask(m.LeaveGroupRequest(group_id="g", members=[identity]), 3)
     assert reply.members[0].error_code == ErrorCode.FENCED_INSTANCE_ID
@@ -139,9 +139,9 @@ def test_sessions_restart_after_a_failover(coordinator) -> None:
 
 
 def test_silent_instance_that_was_turned_back_while_it_waited_is_still_noticed(coordinator) -> None:
-    tokens = [coordinator.join(instance=each, session_ms=6000, rebalance_ms=20_000) for each in ("a", "b")]
+    request_ids = [coordinator.join(instance=each, session_ms=6000, rebalance_ms=20_000) for each in ("a", "b")]
     coordinator.pass_time(6000)
-    leader, follower = (coordinator.answer(token).member_id for token in tokens)
+    leader, follower = (coordinator.answer(request_id).member_id for request_id in request_ids)
     waiting = coordinator.sync(follower, 1, instance="b")
     coordinator.pass_time(5000)
     coordinator.heartbeat(leader, 1, "a")

@@ -103,9 +103,9 @@ def test_an_instance_that_comes_back_with_more_is_refused_and_its_place_is_kept(
     make_coordinator: Callable[..., Any],
 ) -> None:
     coordinator = make_coordinator()
-    token = coordinator.join(instance="one")
+    request_id = coordinator.join(instance="one")
     coordinator.pass_time(6000)
-    member = coordinator.answer(token).member_id
+    member = coordinator.answer(request_id).member_id
     coordinator.sync(member, 1, {member: b"a"}, instance="one")
     coordinator.bytes_max = coordinator.shard.memory.used_bytes
     assert coordinator.answer(coordinator.join(instance="one", topics=("x" * 500,))).error_code == POLICY
@@ -310,10 +310,10 @@ def test_names_without_room_are_not_kept(make_coordinator: Callable[..., Any]) -
     """A few kilobytes of short names are many more in memory, and come to be when the join is over."""
     coordinator = make_coordinator()
     topics = tuple(f"{each:x}" for each in range(1000))
-    _, token = coordinator.join_new(topics=topics)
+    _, request_id = coordinator.join_new(topics=topics)
     coordinator.bytes_max = coordinator.shard.memory.used_bytes + 1000
     coordinator.pass_time(6000)
-    assert coordinator.answer(token).error_code == NONE
+    assert coordinator.answer(request_id).error_code == NONE
     assert coordinator.group().subscribed is None
     assert coordinator.shard.memory.used_bytes <= coordinator.bytes_max
 
@@ -370,7 +370,7 @@ class Simulation:
         self.coordinator = coordinator
         self.members: list[tuple[str, str]] = []
         self.beating: list[tuple[str, str]] = []
-        self.tokens: list[tuple[str, Any]] = []
+        self.request_ids: list[tuple[str, Any]] = []
 
     def group(self) -> str:
         return self.random.choice("abc")
@@ -387,15 +387,15 @@ class Simulation:
         more = {"version": self.random.choice([3, 9])}
         if instance and more["version"] > 4:
             more["instance"] = instance
-        token = self.coordinator.join(member, group=group, topics=self.topics(), client_id="ü" * 9, **more)
-        self.tokens.append((group, token))
+        request_id = self.coordinator.join(member, group=group, topics=self.topics(), client_id="ü" * 9, **more)
+        self.request_ids.append((group, request_id))
 
     def hear(self) -> None:
-        for group, token in self.tokens:
-            reply = self.coordinator.answer(token)
+        for group, request_id in self.request_ids:
+            reply = self.coordinator.answer(request_id)
             if reply is not None and reply.member_id:
                 self.members.append((group, reply.member_id))
-        self.tokens = [each for each in self.tokens if self.coordinator.answer(each[1]) is None]
+        self.request_ids = [each for each in self.request_ids if self.coordinator.answer(each[1]) is None]
         self.members = self.members[-8:]
 
     def sync(self) -> None:

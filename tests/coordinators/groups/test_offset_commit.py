@@ -280,9 +280,9 @@ class TestOffsetDelete:
         body = m.JoinGroupRequest(
             group_id="g", session_timeout_ms=10_000, protocol_type="consumer", protocols=[protocol]
         )
-        token = coordinator.send(body, 0)
+        request_id = coordinator.send(body, 0)
         coordinator.pass_time(3000)
-        member = coordinator.answer(token).member_id
+        member = coordinator.answer(request_id).member_id
         coordinator.sync(member, 1, {})
         coordinator.commit(1, member, 1, topic="u")
         assert self.delete(coordinator, "u", 0) == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC]

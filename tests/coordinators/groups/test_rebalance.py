@@ -49,9 +49,9 @@ def test_patience_is_that_of_the_most_patient_member(coordinator) -> None:
 
 def test_leadership_passes_on_when_the_leader_does_not_come_back(coordinator) -> None:
     (leader, follower), _ = coordinator.stable(2, session_ms=30_000, rebalance_ms=10_000)
-    token = coordinator.join(follower, topics=("u",), rebalance_ms=10_000, session_ms=30_000)
+    request_id = coordinator.join(follower, topics=("u",), rebalance_ms=10_000, session_ms=30_000)
     coordinator.pass_time(10_000)
-    reply = coordinator.answer(token)
+    reply = coordinator.answer(request_id)
     assert (reply.leader, [each.member_id for each in reply.members]) == (follower, [follower])
     assert leader not in coordinator.group().members
 
@@ -87,7 +87,7 @@ def test_absent_static_members_without_patience_are_not_asked_for_in_circles(coo
     other, _ = coordinator.join_new(rebalance_ms=100)
     coordinator.leave(other)
     coordinator.now_ms += 100
-    coordinator.take(coordinator.shard.on_time(coordinator.now_ms))
+    coordinator.take(coordinator.shard.on_timer(coordinator.now_ms))
     assert coordinator.shard.next_deadline_ms() >= coordinator.now_ms + 1_000
     back = coordinator.join(again.member_id, instance="a", session_ms=30_000, rebalance_ms=0)
     assert coordinator.answer(back).generation_id == again.generation_id + 1

@@ -72,7 +72,7 @@ def test_group_changes_its_kind_and_keeps_its_offsets(registry) -> None:
 
 def test_members_of_a_group_that_turned_back_are_asked_to_join_and_watched(coordinator) -> None:
     coordinator.now_ms += 500
-    coordinator.shard.on_time(coordinator.now_ms)
+    coordinator.shard.on_timer(coordinator.now_ms)
     coordinator.shard.replay(0, *generation(3, "a", is_led=False))
     assert coordinator.group().state_name == "PreparingRebalance"
     assert coordinator.heartbeat("a", 3) == ErrorCode.REBALANCE_IN_PROGRESS

@@ -46,11 +46,11 @@ def test_time_stops_at_the_first_records_so_that_they_can_be_replayed(coordinato
     for group in ("g", "h"):
         coordinator.stable(group=group)
     at_ms = coordinator.now_ms + 100_000
-    first = coordinator.shard.on_time(at_ms)
+    first = coordinator.shard.on_timer(at_ms)
     assert len(first.records) == 1
     assert coordinator.shard.next_deadline_ms() <= at_ms
     coordinator.take(first)
-    coordinator.take(coordinator.shard.on_time(at_ms))
+    coordinator.take(coordinator.shard.on_timer(at_ms))
     assert {group.state_name for group in coordinator.shard.groups.values()} == {"Empty"}
 
 
@@ -320,8 +320,10 @@ class Simulation:
         client.forget()
 
     def fail_over(self, client: Client) -> None:
-        """Without a word: whoever waits there is never answered, and tries again."""
-        self.lost |= {token for token in self.coordinator.versions if token not in self.coordinator.replies}
+        """Without a response: clients that wait there are never answered, and try again."""
+        self.lost |= {
+            request_id for request_id in self.coordinator.versions if request_id not in self.coordinator.replies
+        }
         self.coordinator.fail_over()
         for each in self.clients:
             if each.waiting in self.lost:
@@ -342,7 +344,7 @@ class Simulation:
         group = shard.groups.get("g")
         if isinstance(group, ClassicGroup):
             waiting = [each for each in group.members.values() if each.joining or each.syncing]
-            assert not (group.state in (State.STABLE, State.EMPTY) and waiting), "parked for nothing"
+            assert not (group.state in (State.STABLE, State.EMPTY) and waiting), "pending for nothing"
             for each in group.members:
                 assert TimerKey(SESSION, "g", each) in shard.shared.timers, "nobody would notice if it were gone"
             assert group.state is State.EMPTY or group.members or group.state is State.PREPARING
@@ -446,7 +448,7 @@ def test_many_groups_that_look_again_do_so_in_several_steps(make_coordinator: An
         _join_by_pattern(coordinator, f"g{number}", "t.*")
     add_topic("t2")
     assert coordinator.take(coordinator.shard.on_topics_changed(["t2"], coordinator.now_ms)).records == []
-    first = coordinator.take(coordinator.shard.on_time(coordinator.now_ms))
+    first = coordinator.take(coordinator.shard.on_timer(coordinator.now_ms))
     assert 0 < len(first.records) <= 200
     coordinator.pass_time(50)
     groups = coordinator.shard.groups.values()
@@ -495,7 +497,7 @@ def test_patterns_are_matched_with_a_new_topic_in_several_steps(
     ) is not None and deadline_ms < coordinator.now_ms + 1_000:
         before = len(made)
         coordinator.now_ms = max(coordinator.now_ms, deadline_ms)
-        coordinator.take(coordinator.shard.on_time(coordinator.now_ms))
+        coordinator.take(coordinator.shard.on_timer(coordinator.now_ms))
         most = max(most, len(made) - before)
     assert MANY_PATTERNS <= len(made) < 2 * MANY_PATTERNS
     assert most < 100
@@ -508,7 +510,7 @@ def test_topics_that_change_while_groups_have_yet_to_look_are_not_missed(
     coordinator = many_patterns
     add_topic("x2")
     _change(coordinator, "x2")
-    coordinator.take(coordinator.shard.on_time(coordinator.now_ms))
+    coordinator.take(coordinator.shard.on_timer(coordinator.now_ms))
     add_topic("y2")
     _change(coordinator, "y2")
     for _ in range(3):
@@ -524,7 +526,7 @@ def test_groups_that_had_yet_to_look_do_so_at_the_next_coordinator(many_patterns
     coordinator = many_patterns
     add_topic("x2")
     _change(coordinator, "x2")
-    coordinator.take(coordinator.shard.on_time(coordinator.now_ms))
+    coordinator.take(coordinator.shard.on_timer(coordinator.now_ms))
     coordinator.fail_over()
     coordinator.pass_time(200)
     assert _topics_of_all(coordinator.shard) == [("t", "x2") if number % 2 == 0 else ("t",) for number in range(400)]

@@ -38,7 +38,7 @@ class Coordinator:
     def replayed(self, epoch: int = 0) -> TransactionShard:
         shard = self._new(epoch)
         for offset, (at_ms, (key, value)) in enumerate(zip(self.times, self.log, strict=False)):
-            shard.at(at_ms, at_ms)
+            shard.set_time(at_ms, at_ms)
             shard.replay(offset, key, value)
         return shard
 
@@ -54,8 +54,8 @@ class Coordinator:
     def ask(self, body: m.Message, version: int) -> Any:
         """The reply, after a trip over the wire in the version that was asked in."""
         effects = self.take(self.shard.step(Request(body, version, "me"), self.now_ms))
-        ((token, response),) = effects.replies
-        assert token == "me"
+        ((request_id, response),) = effects.replies
+        assert request_id == "me"
         return type(response).decode(response.encode(version), version)[0]
 
     def init(
@@ -119,7 +119,7 @@ class Coordinator:
 
     def pass_time(self, ms: int) -> Effects:
         self.now_ms += ms
-        return self.take(self.shard.on_time(self.now_ms))
+        return self.take(self.shard.on_timer(self.now_ms))
 
     def state(self, name: str = "t") -> str:
         return self.shard.transactions[name].state.label

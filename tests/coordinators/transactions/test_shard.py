@@ -92,8 +92,8 @@ def test_the_produce_path_asks_and_adds(coordinator: Any) -> None:
             )
         )
         assert bool(effects.records) is implicit
-        ((token, response),) = effects.replies
-        assert token == "later"
+        ((request_id, response),) = effects.replies
+        assert request_id == "later"
         return partition_error(response)
 
     assert asked("t", 1000, 0, "a", 1) is E.TRANSACTION_ABORTABLE
@@ -309,7 +309,7 @@ class Simulation:
     numbers: int = 0
     last: tuple[int, int] = (-1, -1)
     answers: dict[int, int] = field(default_factory=dict)
-    tokens: int = 0
+    request_ids: int = 0
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -322,7 +322,7 @@ class Simulation:
             self.markers()
         # Every transaction ends: those that were left open by their timeout.
         self.coordinator.now_ms += 10_000
-        self.take(self.coordinator.shard.on_time(self.coordinator.now_ms), None)
+        self.take(self.coordinator.shard.on_timer(self.coordinator.now_ms), None)
         self.markers(everything=True)
         self.check()
         assert self.coordinator.state() not in ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -384,10 +384,12 @@ class Simulation:
             self.letters.remove(letter)
         else:
             letter = Delivery(letter.client, letter.body, letter.version, letter.transaction)
-        token = self.tokens = self.tokens + 1
-        self.answers[token] = 0
+        request_id = self.request_ids = self.request_ids + 1
+        self.answers[request_id] = 0
         before = self.state()
-        effects = self.coordinator.shard.step(Request(letter.body, letter.version, token), self.coordinator.now_ms)
+        effects = self.coordinator.shard.step(
+            Request(letter.body, letter.version, request_id), self.coordinator.now_ms
+        )
         if effects.records and letter.transaction is not None:
             if before is State.ONGOING:
                 assert letter.transaction == self.open_number, "a late letter touches a later transaction"
@@ -397,7 +399,7 @@ class Simulation:
         crashed = self.random.random() < 0.05
         self.take(effects, None if crashed else letter)
         if crashed:
-            self.answers[token] += 1  # the runtime answers with an error; the client asks again
+            self.answers[request_id] += 1  # the runtime answers with an error; the client asks again
             letter.client.busy = False
             self.reload()
 
@@ -409,9 +411,9 @@ class Simulation:
         for record in effects.records:
             self.watch(record.value)
         self.coordinator.take(effects)
-        for token, response in effects.replies:
+        for request_id, response in effects.replies:
             if letter is not None:
-                self.answers[token] += 1
+                self.answers[request_id] += 1
                 self.hear(letter, response)
 
     def watch(self, value: bytes | None) -> None:
@@ -480,7 +482,7 @@ class Simulation:
 
     def time(self) -> None:
         self.coordinator.now_ms += self.random.choice([1, 50, 2_000])
-        self.take(self.coordinator.shard.on_time(self.coordinator.now_ms), None)
+        self.take(self.coordinator.shard.on_timer(self.coordinator.now_ms), None)
 
     def check(self) -> None:
         current = self.coordinator.shard.transactions.get("t")

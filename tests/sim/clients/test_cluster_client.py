@@ -11,7 +11,7 @@ from millpond.wire import messages as m
 
 
 class Node:
-    """Keeps what it is sent, until it is told to answer."""
+    """Keeps requests until the test has them answered."""
 
     def __init__(self) -> None:
         self.asked = []
@@ -48,17 +48,17 @@ def test_no_batch_overtakes_one_that_found_no_leader():
     client = ClusterClient(sim.network, [1], "producer", Random(1))
     node = client.nodes[1] = Node()
     client._leaders["one_node", 0] = (1, 0)
-    heard = []
-    client.send(produce(0, 1), 9, heard.append)
+    replies = []
+    client.send(produce(0, 1), 9, replies.append)
     client._leaders["one_node", 1] = (1, 0)
-    client.send(produce(1), 9, heard.append)
+    client.send(produce(1), 9, replies.append)
     sim.run_for(10)
-    assert [codes(each) for each in heard] == [{1: ErrorCode.LEADER_NOT_AVAILABLE}]
+    assert [codes(each) for each in replies] == [{1: ErrorCode.LEADER_NOT_AVAILABLE}]
     node.answer()
     sim.run_for(10)
-    assert codes(heard[1]) == {0: ErrorCode.NONE, 1: ErrorCode.LEADER_NOT_AVAILABLE}
-    client.send(produce(1), 9, heard.append)
+    assert codes(replies[1]) == {0: ErrorCode.NONE, 1: ErrorCode.LEADER_NOT_AVAILABLE}
+    client.send(produce(1), 9, replies.append)
     node.answer()
     sim.run_for(10)
-    assert codes(heard[2]) == {1: ErrorCode.NONE}
+    assert codes(replies[2]) == {1: ErrorCode.NONE}
     assert not node.asked

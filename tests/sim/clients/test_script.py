@@ -14,48 +14,48 @@ def story(one_node, heard: list[object], client) -> Script[None]:
 
 
 def test_a_script_asks_and_rests(one_node) -> None:
-    heard: list[object] = []
+    replies: list[object] = []
     over: list[int] = []
     began_ms = one_node.sim.clock.now_ms
-    player = ScriptRunner(one_node.sim.clock, story(one_node, heard, one_node.client()), lambda: over.append(1))
+    player = ScriptRunner(one_node.sim.clock, story(one_node, replies, one_node.client()), lambda: over.append(1))
     player.start()
     assert one_node.sim.run_until(lambda: player.is_over)
-    assert heard == [began_ms + 50, 0]
+    assert replies == [began_ms + 50, 0]
     assert over == [1]
 
 
 def test_a_lost_reply_is_heard_as_nothing(one_node) -> None:
-    heard: list[object] = []
+    replies: list[object] = []
     client = one_node.client()
-    player = ScriptRunner(one_node.sim.clock, story(one_node, heard, client))
+    player = ScriptRunner(one_node.sim.clock, story(one_node, replies, client))
     player.start()
     one_node.sim.run_until(lambda: client.in_flight > 0)
     client.disconnect()
     assert one_node.sim.run_until(lambda: player.is_over)
-    assert heard[1] is None
+    assert replies[1] is None
 
 
 def test_a_frozen_player_goes_on_where_it_was(one_node) -> None:
-    heard: list[object] = []
-    player = ScriptRunner(one_node.sim.clock, story(one_node, heard, one_node.client()))
+    replies: list[object] = []
+    player = ScriptRunner(one_node.sim.clock, story(one_node, replies, one_node.client()))
     player.start()
     player.freeze()
     one_node.sim.run_for(500)
-    assert heard == []
+    assert replies == []
     thawed_ms = one_node.sim.clock.now_ms
     player.thaw()
     assert one_node.sim.run_until(lambda: player.is_over)
-    assert heard == [thawed_ms + 50, 0]
+    assert replies == [thawed_ms + 50, 0]
 
 
 def test_an_ended_player_hears_no_more(one_node) -> None:
-    heard: list[object] = []
-    player = ScriptRunner(one_node.sim.clock, story(one_node, heard, one_node.client()))
+    replies: list[object] = []
+    player = ScriptRunner(one_node.sim.clock, story(one_node, replies, one_node.client()))
     player.start()
     one_node.sim.run_for(10)
     player.end()
     one_node.sim.run_for(500)
-    assert heard == []
+    assert replies == []
 
 
 def test_requests_sent_together_are_answered_together(one_node) -> None:

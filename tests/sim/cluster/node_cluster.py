@@ -68,7 +68,7 @@ class NodeCluster:
         """A topic whose partitions this node leads; another one is asked for it."""
         others = [node_id for node_id in self.nodes if node_id != first]
         replicas = replicas or (first, *others)
-        wanted = m.CreateTopicsRequest.CreatableTopic(
+        topic = m.CreateTopicsRequest.CreatableTopic(
             name="pond",
             num_partitions=-1,
             replication_factor=-1,
@@ -78,7 +78,7 @@ class NodeCluster:
             ],
             configs=[m.CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value=min_isr)],
         )
-        reply = self.ask(others[0], m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+        reply = self.ask(others[0], m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
         assert [each.error_code for each in reply.topics] == [0]
         # The answer comes when the asked node knows of it; those who are to lead and to follow may hear it later.
         self.wait(lambda: all(self._has_opened(first, node_id, partitions) for node_id in replicas))
@@ -118,9 +118,9 @@ def code_of(reply: Any) -> ErrorCode:
 
 
 def leader_told_by(cluster: NodeCluster, node_id: int) -> int:
-    wanted = m.MetadataRequest.MetadataRequestTopic(name="pond")
-    told = cluster.ask(node_id, m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), 12)
-    return int(told.topics[0].partitions[0].leader_id)
+    topic = m.MetadataRequest.MetadataRequestTopic(name="pond")
+    response = cluster.ask(node_id, m.MetadataRequest(topics=[topic], allow_auto_topic_creation=False), 12)
+    return int(response.topics[0].partitions[0].leader_id)
 
 
 def cut_off(cluster: NodeCluster, victim: int) -> list[int]:

@@ -19,11 +19,11 @@ def test_an_acknowledged_deletion_is_not_undone_by_a_replica_that_was_away() -> 
     cluster.nodes[3].kill()
     cluster.wait(lambda: cluster.image.topics["pond"].partitions[0].leader == 1)
     kind = m.DeleteRecordsRequest
-    wanted = kind.DeleteRecordsTopic(
+    topic = kind.DeleteRecordsTopic(
         name="pond", partitions=[kind.DeleteRecordsPartition(partition_index=0, offset=2)]
     )
     cluster.wait(lambda: cluster.leads(1, "pond"))
-    answer = cluster.ask(1, kind(topics=[wanted], timeout_ms=5_000), 2).topics[0].partitions[0]
+    answer = cluster.ask(1, kind(topics=[topic], timeout_ms=5_000), 2).topics[0].partitions[0]
     assert (ErrorCode(answer.error_code), answer.low_watermark) == (ErrorCode.NONE, 2)
     # Its disk is slow: where the log begins does not reach the checkpoint before it is killed again.
     with patch.object(fetchers._Fetcher, "_note_start", lambda *_: None):

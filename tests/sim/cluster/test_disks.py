@@ -23,9 +23,9 @@ class Disks(NodeCluster):
         self.wait(self.is_whole)
 
     def replica(self, node_id: int) -> Partition:
-        found = self.nodes[node_id].broker.partitions.by_id(self.topic_id, 0)
-        assert found is not None
-        return found
+        partition = self.nodes[node_id].broker.partitions.by_id(self.topic_id, 0)
+        assert partition is not None
+        return partition
 
     def write(self, node_id: int, *values: bytes) -> Any:
         records = [Record(number, WALL_START_MS, b"k", value) for number, value in enumerate(values)]
@@ -37,8 +37,8 @@ class Disks(NodeCluster):
     def in_step(self) -> bool:
         if not self.is_whole():
             return False
-        found = [node.broker.partitions.by_id(self.topic_id, 0) for node in self.nodes.values()]
-        logs = [each.log for each in found if each is not None]
+        partitions = [node.broker.partitions.by_id(self.topic_id, 0) for node in self.nodes.values()]
+        logs = [each.log for each in partitions if each is not None]
         return (
             len(logs) == 3
             and all(log.failed is None for log in logs)
@@ -77,7 +77,7 @@ def test_a_full_disk_lets_others_lead_until_there_is_room(disks: Disks) -> None:
 def test_a_leader_alone_in_sync_that_had_no_room_for_a_note_lets_others_catch_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody else has its records: were its log closed for that, nobody would ever come back into the ISR."""
+    """It alone has the records: if its log were closed for that, no replica could rejoin the ISR."""
     cluster = NodeCluster()
     leader = cluster.other(cluster.controller_id)
     behind = cluster.other(cluster.controller_id, leader)
@@ -99,7 +99,7 @@ def test_a_leader_alone_in_sync_that_had_no_room_for_a_note_lets_others_catch_up
         replace(path, data)
 
     monkeypatch.setattr(node.disk, "replace", no_room)
-    # It leads anew, and has to note another epoch.
+    # It leads again, and has to note another epoch.
     node.kill()
     assert node.start()
     cluster.wait(lambda: bool(refused))
@@ -119,7 +119,7 @@ def test_a_sync_that_fails_at_the_leader_costs_it_the_leadership_and_a_copy(disk
     disks.wait(lambda: replica.log.failed is not None)
     disks.wait(lambda: disks.partition().leader not in (disks.leader, -1), within_ms=3_000)
     disks.wait(disks.in_step, within_ms=20_000)
-    assert disks.said(disks.leader, "copied anew")
+    assert disks.said(disks.leader, "copying a failed replica")
     assert not disks.said(disks.leader, "lost records"), "what else it leads is not touched"
     assert disks.replica(disks.leader).log.end_offset == 5
 
@@ -134,12 +134,12 @@ def test_a_sync_that_fails_at_a_follower_costs_it_a_copy(disks: Disks) -> None:
     disks.nodes[follower].broker.flusher.force(replica.log).then(lambda _: None, lambda _: None)
     disks.wait(lambda: replica.log.failed is not None)
     disks.write(disks.leader, b"more")
-    disks.wait(lambda: disks.said(follower, "copied anew"), within_ms=40_000)
+    disks.wait(lambda: disks.said(follower, "copying a failed replica"), within_ms=40_000)
     disks.wait(disks.in_step, within_ms=20_000)
     assert disks.replica(follower).log.end_offset == 6
 
 
-def test_a_leader_with_a_damaged_batch_spreads_it_to_nobody(disks: Disks) -> None:
+def test_a_leader_does_not_replicate_a_damaged_batch(disks: Disks) -> None:
     """A follower that comes back finds it, for it checks what it is sent."""
     for number in range(5):
         disks.write(disks.leader, b"v%d" % number)

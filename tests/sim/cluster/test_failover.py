@@ -1,4 +1,4 @@
-"""Nodes of a cluster fail: how soon another one leads, and what clients are told meanwhile."""
+"""Nodes of a cluster fail: how soon another one leads, and what clients are answered meanwhile."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_isolated_controller_loses_its_lease_before_another_leads(cluster: No
     for node_id in others:
         cluster.sim.network.partition(f"node{victim}", f"node{node_id}")
     cluster.wait(lambda: not life.has_lease(), within_ms=1000)
-    assert cluster.controller_id == victim, "nobody else is made leader before that"
+    assert cluster.controller_id == victim, "no other leader is elected before that"
     image = cluster.nodes[others[0]].broker.image
     cluster.wait(lambda: image.topics["pond"].partitions[0].leader not in (victim, -1))
     assert not life.has_lease()
@@ -104,21 +104,21 @@ def test_a_leader_out_of_contact_for_a_moment_never_names_another_leader(cluster
     victim = cluster.other(cluster.controller_id)
     cluster.create(victim)
     cluster.wait(cluster.is_whole)
-    # Its heartbeats arrive, and the answers do not: nobody else is elected.
+    # Its heartbeats arrive and their responses do not: no other leader is elected.
     for node_id in cluster.nodes:
         if node_id != victim:
             cluster.sim.network.blackhole(f"node{node_id}", f"node{victim}")
-    told = set()
+    reports = set()
 
     def is_silent() -> bool:
-        told.add(leader_told_by(cluster, victim))
+        reports.add(leader_told_by(cluster, victim))
         return cluster.nodes[victim].broker.lifecycle.sessions_missed > 0
 
     cluster.wait(is_silent)
     cluster.sim.network.heal()
     cluster.wait(lambda: not is_silent())
     assert cluster.partition().leader == victim
-    assert told == {victim}
+    assert reports == {victim}
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -140,7 +140,7 @@ def test_a_leader_that_refused_a_write_checks_no_sequences_until_it_knows_who_le
     elsewhere = produce(cluster, others[0], -1, 1)
     cluster.wait(lambda: bool(elsewhere))
     assert code_of(elsewhere[0]) is ErrorCode.NONE
-    # What it is told of the metadata comes late.
+    # It receives the metadata late.
     broker.controller.host.log.append_fetched = lambda _: False  # type: ignore[method-assign]
     cluster.sim.network.heal()
     cluster.wait(lambda: broker.lifecycle.sessions_missed == 0)
@@ -239,7 +239,7 @@ def test_brokers_survive_their_controller(cluster: NodeCluster, how: str) -> Non
     cluster.sim.run_for(3000)
     alive = {broker.id: broker.epoch for broker in cluster.image.brokers.values() if not broker.fenced}
     assert alive == {node_id: epoch for node_id, epoch in epochs.items() if node_id != victim}, (
-        "nobody else was fenced"
+        "no other broker was fenced"
     )
     cluster.wait(lambda: not cluster.nodes[victim].is_up)
     assert cluster.nodes[victim].start()
@@ -267,9 +267,7 @@ def test_all_nodes_are_killed_at_once_and_lose_nothing(cluster: NodeCluster) -> 
     took_ms = cluster.wait(lambda: all(broker.ready.ended for broker in brokers))
     assert took_ms < 2000, "nobody waits for the sessions of cluster that are over"
     cluster.wait(cluster.is_whole)
-    assert all(not each.is_recovering for each in cluster.image.topics["pond"].partitions), (
-        "nobody had to be trusted less"
-    )
+    assert all(not each.is_recovering for each in cluster.image.topics["pond"].partitions), "no broker lost its lease"
 
 
 def test_a_second_process_with_the_same_node_id_waits_and_gives_up(cluster: NodeCluster) -> None:
@@ -318,11 +316,11 @@ def test_an_unclean_leader_is_elected_only_on_request(
     cluster.ask(other, m.IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
     cluster.wait(lambda: cluster.partition().leader == other)
     cluster.wait(lambda: not cluster.partition().is_recovering)
-    told = [
+    lines = [
         line for node in cluster.nodes.values() for line in node.journal_lines if "unclean leader election" in line
     ]
-    assert len(told) == 1
-    assert "pond-0" in told[0]
+    assert len(lines) == 1
+    assert "pond-0" in lines[0]
     assert cluster.nodes[last].start()
     cluster.wait(lambda: set(cluster.partition().isr) == {last, other})
 
@@ -376,9 +374,9 @@ def test_a_node_with_the_folder_of_another_cluster_is_rejected(cluster: NodeClus
 
 def test_offsets_of_a_deleted_topic_are_deleted_at_a_remote_coordinator(cluster: NodeCluster) -> None:
     """Else a topic of the same name is read from where the old one was left."""
-    found = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
-    cluster.wait(lambda: cluster.ask(1, found, 4).coordinators[0].error_code == 0, within_ms=30_000)
-    home = cluster.ask(1, found, 4).coordinators[0].node_id
+    request = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"])
+    cluster.wait(lambda: cluster.ask(1, request, 4).coordinators[0].error_code == 0, within_ms=30_000)
+    home = cluster.ask(1, request, 4).coordinators[0].node_id
     cluster.create(cluster.other(home), replicas=(cluster.other(home),), min_isr="1")
     part = m.OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_offset=7)
     topic = m.OffsetCommitRequest.OffsetCommitRequestTopic(name="pond", partitions=[part])
@@ -394,8 +392,8 @@ def test_offsets_of_a_deleted_topic_are_deleted_at_a_remote_coordinator(cluster:
 
     def committed() -> list[int]:
         group = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
-        told = cluster.ask(home, m.OffsetFetchRequest(groups=[group]), 8).groups[0].topics
-        return [each.committed_offset for topic in told for each in topic.partitions]
+        topics = cluster.ask(home, m.OffsetFetchRequest(groups=[group]), 8).groups[0].topics
+        return [each.committed_offset for topic in topics for each in topic.partitions]
 
     assert committed() == [7]
     gone = m.DeleteTopicsRequest.DeleteTopicState(name="pond")
@@ -426,9 +424,11 @@ def test_librdkafka_gets_an_error_that_makes_it_retry_offset_fetches(
 
     After the first word it asks the same node again, after the second one it looks for the coordinator, too.
     """
-    found = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"])
-    cluster.wait(lambda: not any(each.error_code for each in cluster.ask(1, found, 4).coordinators), within_ms=30_000)
-    homes = {each.node_id for each in cluster.ask(1, found, 4).coordinators}
+    request = m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g", "h"])
+    cluster.wait(
+        lambda: not any(each.error_code for each in cluster.ask(1, request, 4).coordinators), within_ms=30_000
+    )
+    homes = {each.node_id for each in cluster.ask(1, request, 4).coordinators}
     away = next(each for each in (1, 2, 3) if each not in homes)
     client = SimClient(cluster.sim.network, f"node{away}", PORT, "client")
     replies: list[Any] = []
@@ -450,14 +450,14 @@ def test_an_isolated_node_returns_metadata_though_it_cannot_create_topics(
     cluster: NodeCluster,
 ) -> None:
     victim = cluster.other(cluster.controller_id)
-    # A node is told that it may serve before it reads of it.
-    known = cluster.nodes[victim].broker.image
-    cluster.wait(lambda: [each.fenced for each in known.brokers.values()] == [False] * len(cluster.nodes))
+    # A node may serve before it reads of it.
+    image = cluster.nodes[victim].broker.image
+    cluster.wait(lambda: [each.fenced for each in image.brokers.values()] == [False] * len(cluster.nodes))
     cut_off(cluster, victim)
     client = SimClient(cluster.sim.network, f"node{victim}", PORT, "client")
     replies: list[Any] = []
-    wanted = m.MetadataRequest.MetadataRequestTopic(name="unheard-of")
-    client.send(m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=True), 12, replies.append)
+    topic = m.MetadataRequest.MetadataRequestTopic(name="unheard-of")
+    client.send(m.MetadataRequest(topics=[topic], allow_auto_topic_creation=True), 12, replies.append)
     assert cluster.wait(lambda: bool(replies)) <= 3_100
     assert len(replies[0].brokers) == len(cluster.nodes)
     assert replies[0].topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -468,8 +468,8 @@ def test_a_lagging_node_does_not_report_a_topic_as_unknown() -> None:
     cluster = NodeCluster()
     behind = cluster.other(cluster.controller_id)
     cut_off(cluster, behind)
-    wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=2)
-    reply = cluster.ask(cluster.controller_id, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+    topic = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=2)
+    reply = cluster.ask(cluster.controller_id, m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
     assert [each.error_code for each in reply.topics] == [0]
     state = m.DeleteTopicsRequest.DeleteTopicState(name="pond")
     client, replies = SimClient(cluster.sim.network, f"node{behind}", PORT, "client", timeout_ms=30_000), []

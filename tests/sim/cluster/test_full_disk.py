@@ -77,8 +77,8 @@ def test_new_topics_are_led_by_nodes_with_room() -> None:
     full = FullDisk()
     full.fill()
     full.wait(lambda: full.write() is ErrorCode.NONE and full.victim in full.image.full_brokers)
-    wanted = m.CreateTopicsRequest.CreatableTopic(name="late", num_partitions=6, replication_factor=3)
-    reply = full.ask(full.controller_id, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+    topic = m.CreateTopicsRequest.CreatableTopic(name="late", num_partitions=6, replication_factor=3)
+    reply = full.ask(full.controller_id, m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
     assert [each.error_code for each in reply.topics] == [0]
     partitions = full.image.topics["late"].partitions
     assert all(each.leader != full.victim and full.victim not in each.isr for each in partitions)
@@ -91,8 +91,8 @@ def delete(cluster: NodeCluster, node_id: int, name: str) -> Any:
 
 def alone() -> NodeCluster:
     cluster = NodeCluster(count=1)
-    wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=1)
-    reply = cluster.ask(1, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+    topic = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=1)
+    reply = cluster.ask(1, m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
     assert [each.error_code for each in reply.topics] == [0]
     for _ in range(50):
         replies = produce(cluster, 1, acks=-1)
@@ -153,7 +153,7 @@ def test_a_full_leader_has_no_lease_once_others_may_lead(intervals: dict[str, st
     for _ in range(300):
         full.sim.run_for(10)
         partition = full.nodes[victim].broker.partitions.get("pond", 0)
-        assert partition.leading is None or not partition.leading.is_certain
+        assert partition.leader_role is None or not partition.leader_role.is_certain
 
 
 class FullFollower(FullDisk):
@@ -197,7 +197,7 @@ def test_a_full_follower_stays_out_when_the_controller_changes() -> None:
 
 
 def test_full_followers_are_in_sync_where_the_leader_is_full_too() -> None:
-    """Nobody would gain if they stayed out, and what is there would be on one disk."""
+    """Keeping them out would gain nothing, and leave the records on one disk."""
     full = FullFollower()
     for node in full.nodes.values():
         node.disk.fill()
@@ -215,8 +215,8 @@ def test_a_controller_without_disk_space_for_metadata_hands_over() -> None:
     for _ in range(3):
         disk.fill()
         cluster.sim.run_for(200)
-    wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=3)
-    request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000)
+    topic = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=3)
+    request = m.CreateTopicsRequest(topics=[topic], timeout_ms=5000)
     assert cluster.ask(was, request, 7).topics[0].error_code != 0
     cluster.wait(lambda: cluster.controller_id not in (0, was), within_ms=5_000)
     assert cluster.ask(cluster.controller_id, request, 7).topics[0].error_code == 0
@@ -232,8 +232,8 @@ def test_a_controller_without_disk_space_stays_if_the_others_have_no_majority() 
     for _ in range(3):
         cluster.nodes[was].disk.fill()
         cluster.sim.run_for(200)
-    wanted = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=1)
-    request = m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000)
+    topic = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=1)
+    request = m.CreateTopicsRequest(topics=[topic], timeout_ms=5000)
     assert cluster.ask(was, request, 7).topics[0].error_code != 0
     cluster.sim.run_for(3_000)
     assert cluster.controller_id == was

@@ -23,5 +23,5 @@ def test_a_full_leader_that_keeps_its_partitions_is_found(monkeypatch: pytest.Mo
     monkeypatch.setattr(Heartbeats, "_note_full", lambda *_: None)
     monkeypatch.setattr(IsrKeeper, "give_away", lambda *_: None)
     monkeypatch.setattr(scenario_module, "SETTLE_MS", 10_000)
-    found = [each for seed in range(4) for each in FullDiskScenario(seed).run().violations]
-    assert any(STALLED in each for each in found)
+    result = [each for seed in range(4) for each in FullDiskScenario(seed).run().violations]
+    assert any(STALLED in each for each in result)

@@ -24,7 +24,7 @@ Patch = pytest.MonkeyPatch
 
 
 def answer_before_the_commit(patch: Patch) -> None:
-    """Whoever leads next has not heard of what was answered."""
+    """The next leader does not have what was acknowledged."""
 
     def answer_later(self: ShardHost[Any], effects: Effects) -> None:
         self._uncommitted.append((self.partition.log.end_offset, effects))
@@ -79,8 +79,8 @@ def find(hunt: Mutation) -> int | None:
     """The first seed with the violation that the mutant stands for."""
     for seed in range(hunt.first, hunt.first + SEEDS_MAX):
         plan = make_cluster_group_plan(seed, hunt.kinds, nodes=3, work=hunt.work)
-        found = ClusterGroupScenario(seed, plan).run().violations
-        if any(re.search(hunt.violation, each) for each in found):
+        violations = ClusterGroupScenario(seed, plan).run().violations
+        if any(re.search(hunt.violation, each) for each in violations):
             return seed
     return None
 

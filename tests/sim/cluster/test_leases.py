@@ -1,4 +1,4 @@
-"""Leases of whole nodes: nobody leads in a node's place before its lease is over, whatever network and clocks do."""
+"""Leases of whole nodes: no other node leads before a lease has ended, whatever network and clocks do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reject(cluster: NodeCluster, victim: int) -> list[int]:
 
 
 def overlap_ms(cluster: NodeCluster, victim: int, other: int, within_ms: int) -> int:
-    """For how long the victim still holds its lease after another leads its partition; -1 if nobody ever does."""
+    """For how long the victim still holds its lease after another node leads its partition; -1 if none ever does."""
     held_ms, is_replaced = 0, False
     for _ in range(within_ms):
         cluster.sim.run_for(1)
@@ -47,7 +47,7 @@ def test_a_deposed_controller_has_no_lease_when_another_leads(seed: int, texts: 
 @pytest.mark.parametrize("texts", [{}, OTHER_TIMES, KAFKA_TIMES], ids=["ours", "other", "kafka"])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_lease_from_a_deposed_controller_ends_before_another_leads(seed: int, texts: dict[str, str]) -> None:
-    """A leader that still reaches the old controller and nobody else."""
+    """A leader that still reaches the old controller and no other node."""
     cluster = NodeCluster(seed, count=5, texts=texts)
     deposed = cluster.controller_id
     victim = cluster.other(deposed)
@@ -89,7 +89,7 @@ def test_a_lease_is_void_where_the_clocks_of_a_node_part(cluster: NodeCluster, i
     cluster.wait(lifecycle.has_lease)
     cluster.sim.jump_wall(f"node{victim}", 5_000)
     assert not lifecycle.has_lease()
-    assert lifecycle.sessions_missed == 0, "nobody is sent away for that"
+    assert lifecycle.sessions_missed == 0, "that refuses no request"
     cluster.wait(lifecycle.has_lease, within_ms=1_000)
 
 

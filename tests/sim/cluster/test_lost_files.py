@@ -1,4 +1,4 @@
-"""Files of a node are gone, or tell less than it has to know: it says so, and nobody is cut back to what it has.
+"""Files of a node are missing or outdated: it reports that, and no replica is truncated to what it has.
 
 What the notes of a log tell to the next start: `tests/log/test_store.py`.
 """
@@ -92,7 +92,7 @@ def test_one_that_led_alone_does_not_lead_with_nothing(files: Files) -> None:
 
 
 def test_one_that_may_have_committed_alone_does_not_lead_with_nothing(files: Files) -> None:
-    """Nobody else may lead by itself either, so somebody has to choose; what the other one has stays where it is."""
+    """No other replica may lead by itself either, so an operator has to choose; the other one's records stay."""
     files.create_topics(1, pair=(1, 2))
     files.write(1, "pair", *VALUES)
     files.nodes[1].broker.housekeeping.checkpoint()

@@ -1,4 +1,4 @@
-"""Nodes come to a node that was alone, and go again: who votes, who is let in, and that nobody stops for it."""
+"""Nodes join a single node and leave again: who votes, which nodes are admitted, and that none has to stop."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ class Grown:
         return holds
 
     def create(self, replicas: int = 1) -> None:
-        wanted = m.CreateTopicsRequest.CreatableTopic(
+        topic = m.CreateTopicsRequest.CreatableTopic(
             name="pond", num_partitions=1, replication_factor=replicas, assignments=[], configs=[]
         )
-        reply = self.ask(1, m.CreateTopicsRequest(topics=[wanted], timeout_ms=5000), 7)
+        reply = self.ask(1, m.CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
         assert [each.error_code for each in reply.topics] == [0]
 
     def produce(self, node_id: int, value: bytes) -> int:
@@ -189,7 +189,7 @@ def test_a_lone_voter_is_restarted_among_others() -> None:
     grown.create(replicas=2)
 
 
-def test_five_of_five_vote_unless_somebody_says_otherwise() -> None:
+def test_five_of_five_vote_by_default() -> None:
     grown = Grown(5)
     grown.wait(grown.vote(1, 2, 3, 4, 5))
     few = Grown(4, controller_quorum_voters_max="3")
@@ -267,12 +267,12 @@ def test_a_voter_tells_its_address_by_hand() -> None:
     old = kind.KRaftVersionFeature(min_supported_version=0, max_supported_version=0)
     assert update(k_raft_version_feature=old) == ErrorCode.INVALID_REQUEST
     stranger = kind.Listener(name="PLAINTEXT", host="somewhere", port=PORT)
-    assert update(listeners=[stranger]) == ErrorCode.INVALID_REQUEST, "nobody can send the others elsewhere"
+    assert update(listeners=[stranger]) == ErrorCode.INVALID_REQUEST, "a stranger cannot change a voter's address"
     assert controller.host.log.end_offset == before
     assert update() == 0
     assert controller.host.log.voters is not None
     assert [each.end_points[0].host for each in controller.host.log.voters] == ["node1", "node2", "node3"]
-    # One that has been forgotten, and votes still, can be found elsewhere.
+    # A forgotten voter can be found at another address.
     grown.nodes[3].kill()
     grown.wait(lambda: grown.nodes[1].broker.image.brokers[3].fenced)
     assert grown.ask(1, m.UnregisterBrokerRequest(broker_id=3), 0).error_code == 0

@@ -82,17 +82,17 @@ MUTANTS = [
 def test_a_mutant_is_found(mutant: Mutant, monkeypatch: Patch) -> None:
     mutant.put_in(monkeypatch)
     if mutant.named_by:
-        # It is named while it happens: nobody waits for what never heals.
+        # It is reported while it happens, as it never heals.
         monkeypatch.setattr(scenario_module, "SETTLE_MS", 1_000)
         monkeypatch.setattr(scenario_module, "READ_MS", 1_000)
     for seed in range(mutant.seeds):
         scenario = MovesScenario(seed, make_moves_plan(seed, mutant.faults))
         try:
-            found = scenario.run().violations
+            result = scenario.run().violations
         except (Exception, PowerCut) as error:
-            found = [traceback.format_exception_only(error)[-1]]
-        found = [*scenario.history.violations, *found]
-        if found:
-            assert not mutant.named_by or any(each.startswith(mutant.named_by) for each in found), (seed, found)
+            result = [traceback.format_exception_only(error)[-1]]
+        result = [*scenario.history.violations, *result]
+        if result:
+            assert not mutant.named_by or any(each.startswith(mutant.named_by) for each in result), (seed, result)
             return
     pytest.fail(f"{mutant.put_in.__name__} lived through {mutant.seeds} seeds")

@@ -1,4 +1,4 @@
-"""Bugs that clusters have had, put into whole nodes on purpose: each must be found within so many seeds."""
+"""Bugs that clusters have had, put into whole nodes on purpose: each must be found within a number of seeds."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ def forget_producers_at_a_change_of_leader(patch: Patch) -> None:
 
 
 def decide_without_a_majority(patch: Patch) -> None:
-    """The leader of the quorum calls committed what nobody else has."""
+    """The leader of the quorum commits records that no other voter has."""
 
     def advance(self: Replica, now_ms: int) -> None:
         self.high_watermark = max(self.high_watermark, self.log.end_offset)
-        self._answer_parked(now_ms)
+        self._answer_pending(now_ms)
 
     patch.setattr(Replica, "_advance_high_watermark", advance)
 
 
 def never_read_again(patch: Patch) -> None:
-    """What rots where nobody asks for it stays as it is."""
+    """Damage in records that are not read is not repaired."""
     patch.setattr(Scrub, "start", lambda _: None)
 
 
@@ -136,13 +136,13 @@ class Mutant:
     faults: tuple[str, ...]
     seeds: int
     named_by: tuple[str, ...] = ()
-    """How a finding may begin; any, where it is told by what clients got."""
+    """How a finding may begin; any, where clients' results reveal it."""
     nodes: int = 3
     settings: tuple[tuple[str, str], ...] = ()
     """Of every node, beside those of the plan."""
 
 
-TWO_HISTORIES = (checkers.METADATA_DIFFERS, "QuorumBroken", "AssertionError: another leads")
+TWO_HISTORIES = (checkers.METADATA_DIFFERS, "QuorumBroken", "AssertionError: another node leads")
 """The metadata have gone two ways: seen by the inspector, by the quorum itself, or by who led in one of them."""
 
 MUTANTS = [
@@ -155,7 +155,7 @@ MUTANTS = [
     Mutant(forget_producers_at_a_change_of_leader, (*DEATHS, "resets"), 30),
     Mutant(never_read_again, ("bit rot",), 12, (checkers.NOT_HEALED,)),
     Mutant(believe_refused_connections, REJECTIONS, 12, (checkers.LEASE_OUTLIVED,)),
-    # Of three, whoever still reaches the old controller is a majority with it.
+    # Of three, any node that still reaches the old controller forms a majority with it.
     Mutant(
         answer_heartbeats_after_the_fall,
         ("rejecting split",),

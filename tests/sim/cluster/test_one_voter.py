@@ -57,10 +57,10 @@ class Cores:
         return replies[0]
 
     def create(self, by: int, name: str = TOPIC) -> ErrorCode:
-        wanted = m.CreateTopicsRequest.CreatableTopic(
+        topic = m.CreateTopicsRequest.CreatableTopic(
             name=name, num_partitions=COUNT, replication_factor=-1, assignments=[], configs=[]
         )
-        reply = self.ask(by, m.CreateTopicsRequest(topics=[wanted], timeout_ms=2000), 7)
+        reply = self.ask(by, m.CreateTopicsRequest(topics=[topic], timeout_ms=2000), 7)
         code = ErrorCode(reply.topics[0].error_code)
         if code is ErrorCode.NONE:
             # The answer comes when the asked node knows of it; the others may hear it later.
@@ -82,9 +82,9 @@ class Cores:
         return ErrorCode(reply.responses[0].partition_responses[0].error_code)
 
     def end_offset(self, node_id: int, index: int) -> int:
-        known = self.nodes[node_id].broker.partitions.get(TOPIC, index)
-        assert known is not None
-        return known.committed_offset
+        partition = self.nodes[node_id].broker.partitions.get(TOPIC, index)
+        assert partition is not None
+        return partition.committed_offset
 
 
 @pytest.fixture

@@ -95,9 +95,9 @@ def test_a_mutant_is_found(mutant: Mutant, monkeypatch: Patch) -> None:
     for seed in range(mutant.seeds):
         scenario = mutant.run(seed)
         try:
-            found = scenario.run().violations
+            result = scenario.run().violations
         except (Exception, PowerCut) as error:
-            found = [traceback.format_exception_only(error)[-1]]
-        if [*scenario.history.violations, *found]:
+            result = [traceback.format_exception_only(error)[-1]]
+        if [*scenario.history.violations, *result]:
             return
     pytest.fail(f"{mutant.put_in.__name__} lived through {mutant.seeds} seeds")

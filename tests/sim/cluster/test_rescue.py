@@ -51,8 +51,8 @@ class Rescue(NodeCluster):
             self.wait(lambda name=name, ids=ids: self.leads(ids[0], name))  # type: ignore[misc]
 
     def leads(self, node_id: int, topic: str) -> bool:
-        found = self.nodes[node_id].broker.partitions.get(topic, 0)
-        return found is not None and found.is_leader
+        partition = self.nodes[node_id].broker.partitions.get(topic, 0)
+        return partition is not None and partition.is_leader
 
     def write(self, node_id: int, topic: str, *values: bytes, acks: int = -1) -> int:
         """The offset of the first."""
@@ -67,10 +67,10 @@ class Rescue(NodeCluster):
         return offset
 
     def values(self, node_id: int, topic: str) -> list[bytes | None]:
-        found = self.nodes[node_id].broker.partitions.get(topic, 0)
-        assert found is not None
-        values, offset = list[bytes | None](), found.log.start_offset
-        while data := found.log.read_batches(offset, 1 << 20):
+        partition = self.nodes[node_id].broker.partitions.get(topic, 0)
+        assert partition is not None
+        values, offset = list[bytes | None](), partition.log.start_offset
+        while data := partition.log.read_batches(offset, 1 << 20):
             for position, header in walk(data):
                 values += [each.value for each in decode_batch(data, position)]
                 offset = header.next_offset
@@ -100,7 +100,7 @@ class Rescue(NodeCluster):
         return plan
 
     def tell(self, *node_ids: int) -> None:
-        """The nodes that these are told of from now on."""
+        """The nodes that these learn of from now on."""
         members = ",".join(f"{node_id}@node{node_id}:{PORT}" for node_id in node_ids)
         for node_id in node_ids:
             texts = self.nodes[node_id].texts
@@ -145,11 +145,11 @@ def test_one_of_three_goes_on_alone_with_all_that_was_acknowledged(three: Rescue
     assert (image.cluster_id, image.rescues, list(image.brokers)) == (before, 1, [1])
     assert (three.values(1, "pond"), three.values(1, "weir")) == ([b"a", b"b"], [b"c"])
     assert image.topics["weir"].partitions[0].leader == 1
-    assert image.topics["weir"].partitions[0].replicas == (2, 1, 3), "whoever comes in their place fills them"
+    assert image.topics["weir"].partitions[0].replicas == (2, 1, 3), "the nodes that replace them fill them"
 
 
 def test_with_the_list_of_before_it_grows_again_by_nodes_with_empty_folders(three: Rescue) -> None:
-    """Nobody has to write another list: the metadata say who votes."""
+    """No list of nodes has to change: the metadata name the voters."""
     three.end(2, 3)
     three.rescue(1)
     three.start(1)
@@ -187,9 +187,9 @@ def test_others_join_what_was_rescued(three: Rescue) -> None:
     three.start(4)
     stranger = three.nodes[5] = SimNode(three.sim, "node5", texts | {"node.id": "5", "cluster.id": "another"})
     assert stranger.start()
-    said = three.end_when_shut_out(5)
+    last_lines = three.end_when_shut_out(5)
     three.wait(lambda: not stranger.is_up)
-    assert said == [STRANGER]
+    assert last_lines == [STRANGER]
 
 
 def test_a_partition_forgets_lost_replicas_only_if_asked_to_and_is_written_at_once_then(three: Rescue) -> None:
@@ -209,22 +209,22 @@ def test_lost_nodes_that_come_back_end_and_form_no_second_cluster(three: Rescue)
     three.start(1)
     for node_id in (2, 3):
         assert three.nodes[node_id].start()
-    said = [three.end_when_shut_out(node_id) for node_id in (2, 3)]
+    last_lines = [three.end_when_shut_out(node_id) for node_id in (2, 3)]
     three.wait(lambda: not three.nodes[2].is_up and not three.nodes[3].is_up)
-    assert said == [[OUTLIVED], [OUTLIVED]]
+    assert last_lines == [[OUTLIVED], [OUTLIVED]]
     assert list(three.nodes[1].broker.image.brokers) == [1]
 
 
 def test_a_lost_leader_that_had_only_been_away_ends_when_it_meets_the_new_quorum(three: Rescue) -> None:
-    """The two were a majority all the time, and somebody rescued all the same: there must not be two clusters."""
+    """The two were a majority all along, and an operator ran a rescue anyway: there must not be two clusters."""
     three.nodes[1].kill()
     three.wait(lambda: three.controller_id in (2, 3))
-    said = [three.end_when_shut_out(node_id) for node_id in (2, 3)]
+    last_lines = [three.end_when_shut_out(node_id) for node_id in (2, 3)]
     three.rescue(1)
     three.tell(1)
     three.start(1)
     three.wait(lambda: not three.nodes[2].is_up and not three.nodes[3].is_up)
-    assert said == [[OUTLIVED], [OUTLIVED]]
+    assert last_lines == [[OUTLIVED], [OUTLIVED]]
 
 
 def test_two_of_five_become_the_quorum_and_keep_what_either_had_in_sync() -> None:
@@ -255,7 +255,7 @@ def test_two_of_five_become_the_quorum_and_keep_what_either_had_in_sync() -> Non
     five.wait(lambda: five.leads(leader, "gone"))
     assert five.values(leader, "gone") == []
     assert five.image.topics["alone"].partitions[0].leader == -1
-    # Somebody with an empty disk in the place of the one that had all of it leads nothing of it.
+    # A node with an empty disk in place of the one with all records leads none of its partitions.
     assert five.image.topics["alone"].partitions[0].isr == ()
     five.write(1, "gone" if leader == 1 else "pond", b"again", acks=1)
 
@@ -352,7 +352,7 @@ class Weathered(Rescue):
         self.written.append(value)
 
     def has_alike_records(self, node_id: int) -> bool:
-        """Whether one value of the metadata log stands for several records."""
+        """Whether one value of the metadata log represents several records."""
         log = self.nodes[node_id].broker.controller.log
         data = log.read_batches(log.start_offset, 1 << 20)
         values = [entry.value or b"" for at, _ in walk(data) for entry in decode_batch(data, at)]
@@ -470,7 +470,7 @@ def restored(texts: Mapping[str, str] | None = None) -> Weathered:
 
 
 @pytest.mark.parametrize("has_marks", [True, False])
-def test_restored_nodes_elect_nobody_before_a_rescue(has_marks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restored_nodes_elect_no_leader_before_a_rescue(has_marks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first leader would be elected on old metadata, and its followers would cut what was committed."""
     if not has_marks:
         monkeypatch.setattr(SimDisk, "mark", lambda *_: None)

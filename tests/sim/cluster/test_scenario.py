@@ -53,7 +53,7 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 
 def test_records_that_vanish_from_a_leader_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nobody is healed after that: there is nothing to wait for.
+    # Nothing heals after that, so there is nothing to wait for.
     monkeypatch.setattr(scenario_module, "SETTLE_MS", 2_000)
     monkeypatch.setattr(scenario_module, "READ_MS", 1_000)
     scenario = Scenario(1, replace(make_plan(1, nodes=1), faults=()))
@@ -65,5 +65,5 @@ def test_records_that_vanish_from_a_leader_are_noticed(monkeypatch: pytest.Monke
         partition.log.finish_truncation(truncation)
 
     scenario.sim.clock.call_later(5_000, lose_some)
-    found = scenario.run().violations
-    assert any(each.startswith((checkers.HIGH_WATERMARK_FELL, checkers.TRUSTED_LACKS_RECORDS)) for each in found)
+    violations = scenario.run().violations
+    assert any(each.startswith((checkers.HIGH_WATERMARK_FELL, checkers.TRUSTED_LACKS_RECORDS)) for each in violations)

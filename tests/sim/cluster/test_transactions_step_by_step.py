@@ -99,9 +99,9 @@ class FaultyRun(ClusterGroupScenario):
     def strike(self) -> None:
         self.cluster.note(f"--- {self.fault}")
         image = self.cluster.image
-        known = None if image is None else image.partition(self.fault.whose, 0)
-        if known is not None and known.leader in self.cluster.nodes:
-            self._harm(known.leader)
+        partition = None if image is None else image.partition(self.fault.whose, 0)
+        if partition is not None and partition.leader in self.cluster.nodes:
+            self._harm(partition.leader)
         self.sim.clock.call_later(AWAY_MS, self._mend)
 
     def _harm(self, node_id: int) -> None:
@@ -212,8 +212,8 @@ def test_nothing_is_lost_or_doubled(fault: Fault) -> None:
 @with_time
 @pytest.mark.parametrize("part", range(PARTS))
 def test_nothing_is_lost_or_doubled_whatever_goes_wrong_at_whichever_message(part: int) -> None:
-    found = {fault: violations for fault in [*faults()][part::PARTS] if (violations := play(fault))}
-    assert found == {}
+    result = {fault: violations for fault in [*faults()][part::PARTS] if (violations := play(fault))}
+    assert result == {}
 
 
 def test_a_leader_that_takes_new_records_for_old_ones_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,8 +33,8 @@ class Abandoned(NodeCluster):
             assert code_of(replies[0]) is ErrorCode.NONE
 
     def has_role(self, node_id: int) -> bool:
-        found = self.nodes[node_id].broker.partitions.get("pond", 0)
-        return found is not None and found.is_leader
+        partition = self.nodes[node_id].broker.partitions.get("pond", 0)
+        return partition is not None and partition.is_leader
 
     def lose(self, node_id: int) -> None:
         """The node goes, and leaves the ISR."""
@@ -164,7 +164,7 @@ def stop_answering(pond: NodeCluster, node_id: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(k35_describe_log_dirs, "run_steps", never)
 
 
-def test_without_a_single_report_nobody_is_elected_and_the_error_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_single_report_no_leader_is_elected_and_the_error_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a cluster whose other nodes run the previous version, which does not report where a log ends."""
     pond = abandoned_with_a_shorter_first()
     if pond.controller_id in (FIRST, SECOND):
@@ -173,7 +173,7 @@ def test_without_a_single_report_nobody_is_elected_and_the_error_says_why(monkey
     monkeypatch.setattr(k35_describe_log_dirs, "log_end_of", lambda _: None)
     refused = pond.elect()
     assert refused.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    assert "none of the live replicas [1, 2] reported where its log ends" in refused.error_message
+    assert "none of the live replicas [1, 2] reported its log end offset" in refused.error_message
     assert pond.partition().leader == -1
 
 
@@ -202,7 +202,7 @@ def test_an_unclean_election_loses_no_more_than_the_longest_log_lacks(seed: int)
             if random.random() < 0.5:
                 pond.wait(lambda: len(pond.partition().isr) == sum(pond.nodes[each].is_up for each in names))
         elif len(up) > 1:
-            # Somebody who has everything stays until the end.
+            # One replica with all records stays until the end.
             pond.lose(random.choice([each for each in up if set(pond.partition().isr) - {each}]))
             pond.wait(lambda: pond.partition().leader != -1)
     pond.write(1)
@@ -217,7 +217,7 @@ def test_an_unclean_election_loses_no_more_than_the_longest_log_lacks(seed: int)
     assert pond.partition().leader == -1
     live = [each for each in others if pond.nodes[each].is_up]
     ends = {each: pond.log_end(each) for each in live}
-    assert all(end < acknowledged for end in ends.values()), "something is lost whoever leads"
+    assert all(end < acknowledged for end in ends.values()), "any leader loses something"
     assert pond.elect().error_code == ErrorCode.NONE
     leader = pond.partition().leader
     assert ends[leader] == max(ends.values())

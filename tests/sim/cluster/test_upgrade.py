@@ -78,7 +78,7 @@ def test_a_mutant_is_found(mutant: Mutant, monkeypatch: Patch) -> None:
     monkeypatch.setattr(scenario_module, "SETTLE_MS", 1_000)
     monkeypatch.setattr(scenario_module, "READ_MS", 1_000)
     for seed in range(mutant.seeds):
-        found = UpgradeScenario(seed, make_upgrade_plan(seed, DEATHS)).run().violations
-        if any(each.startswith(mutant.named_by) for each in found):
+        violations = UpgradeScenario(seed, make_upgrade_plan(seed, DEATHS)).run().violations
+        if any(each.startswith(mutant.named_by) for each in violations):
             return
     pytest.fail(f"{mutant.put_in.__name__} lived through {mutant.seeds} seeds")

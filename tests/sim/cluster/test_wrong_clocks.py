@@ -1,4 +1,4 @@
-"""Nodes that lie about their time, by hours or years: nothing is deleted for it, and nobody else is misled."""
+"""Nodes whose clocks are wrong by hours or years: they delete nothing early and mislead no other node."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_without_the_comparison_a_clock_years_ahead_would_delete_everything(
 
 
 def test_a_clock_years_off_delays_no_election_and_no_group(clocks: WrongClocks) -> None:
-    """All that waits goes by durations."""
+    """All waiting is measured by durations."""
     controller = clocks.controller_id
     for node_id in clocks.nodes:
         clocks.sim.jump_wall(f"node{node_id}", node_id * YEARS_MS if node_id % 2 else -node_id * YEARS_MS)

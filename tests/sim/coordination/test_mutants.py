@@ -135,13 +135,13 @@ def renew_without_a_higher_epoch(patch: Patch) -> None:
 
 
 def take_new_records_for_old_ones(patch: Patch) -> None:
-    """Whoever begins to count anew in the same epoch has its records taken for those that it wrote before."""
+    """A producer that restarts its sequences in the same epoch has its records taken for duplicates."""
     renew_without_a_higher_epoch(patch)
     patch.setattr(producers, "_check_unused", lambda *_: None)
 
 
 def fence_without_a_higher_epoch(patch: Patch) -> None:
-    """The older worker can go on with its epoch, as if nobody had come since."""
+    """The older worker can continue with its epoch, as if it had no successor."""
     renew_without_a_higher_epoch(patch)
     real = outcome.fence
 
@@ -154,7 +154,7 @@ def fence_without_a_higher_epoch(patch: Patch) -> None:
 
 
 def skip_the_verification(patch: Patch) -> None:
-    """Whoever writes is believed to have an open transaction."""
+    """Every producer is assumed to have an open transaction."""
     patch.setattr(ProducerStates, "_check_transaction", lambda *_: None)
     patch.setattr(ProducerStates, "is_permitted", lambda *_: True)
 
@@ -271,8 +271,8 @@ def plan(seed: int, hunt: Mutation) -> CoordinationPlan:
 def find(hunt: Mutation) -> int | None:
     """The first seed with the violation that the mutant stands for."""
     for seed in range(hunt.first, hunt.first + SEEDS_MAX):
-        found = CoordinationScenario(seed, plan(seed, hunt)).run().violations
-        if any(re.search(hunt.violation, each) for each in found):
+        violations = CoordinationScenario(seed, plan(seed, hunt)).run().violations
+        if any(re.search(hunt.violation, each) for each in violations):
             return seed
     return None
 

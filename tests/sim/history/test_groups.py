@@ -26,7 +26,7 @@ def test_a_generation_that_changes_its_mind_is_found() -> None:
     assert len(history.violations) == 1
 
 
-def test_nobody_is_given_what_another_still_has() -> None:
+def test_no_partition_is_assigned_while_another_member_owns_it() -> None:
     history = CoordinationHistory()
     history.hold(0, "a", both(), until_ms=100)
     history.hold(150, "b", both(), until_ms=250)
@@ -72,7 +72,7 @@ def test_a_lost_commit_may_come_late_but_not_in_a_later_generation() -> None:
     assert len(history.violations) == 1
 
 
-def test_what_nobody_committed_is_found() -> None:
+def test_an_offset_that_was_never_committed_is_found() -> None:
     history = CoordinationHistory()
     history.check_offset(5, 5, "x", 0, -1)
     commit(history, 1, 5, Fate.REFUSED, 10)

@@ -87,7 +87,7 @@ def test_a_lost_acknowledged_record_is_found(evidence: Evidence) -> None:
     assert "the acknowledged 'r4' at offset 4 is gone" in evidence.findings()
 
 
-def test_a_lost_record_is_no_fault_if_nobody_was_promised_it(evidence: Evidence) -> None:
+def test_a_lost_record_without_acknowledgement_is_no_violation(evidence: Evidence) -> None:
     del evidence.log[2]
     evidence.history.batches[2].promise = Promise.UNTIL_POWER_CUT
     evidence.history.last_power_cut_ms = 200
@@ -103,7 +103,7 @@ def test_another_record_at_an_acknowledged_offset_is_found(evidence: Evidence) -
     assert "offset 4 was acknowledged to be 'r4' and is 'x'" in evidence.findings()
 
 
-def test_a_record_that_nobody_sent_is_found(evidence: Evidence) -> None:
+def test_a_record_that_was_never_sent_is_found(evidence: Evidence) -> None:
     del evidence.history.batches[1]
     assert "offset 2 holds 'r2', which was never sent here" in evidence.findings()
 
@@ -226,9 +226,9 @@ def configs(value: str) -> m.DescribeConfigsResponse:
 def test_metadata_is_what_was_acknowledged(told: m.MetadataResponse, value: str, finding: str | None) -> None:
     facts = TopicFacts({PLACE.topic_id: None}, {1: None}, {"retention.ms": {"5": None}})
     history = History(topics={"t": facts}, forgotten_ids={UUID(int=9): None})
-    found = check_metadata(history, told, configs(value))
-    assert (finding is None) == (not found)
-    assert finding is None or finding in found[-1] + found[0]
+    findings = check_metadata(history, told, configs(value))
+    assert (finding is None) == (not findings)
+    assert finding is None or finding in findings[-1] + findings[0]
 
 
 def test_an_open_outcome_may_be_either(evidence: Evidence) -> None:
@@ -282,8 +282,8 @@ def test_harm_on_disk_is_found(
 ) -> None:
     files = folder(evidence)
     harm(files)
-    found = "\n".join(check_folder(files, "/d"))
-    assert finding in found if finding else not found
+    result = "\n".join(check_folder(files, "/d"))
+    assert finding in result if finding else not result
 
 
 def _append(files: dict[str, bytes], name: str) -> None:

@@ -96,7 +96,7 @@ def sync_the_active_segment_only(patch: Patch) -> None:
 def answer_metadata_before_the_sync(patch: Patch) -> None:
     real = Controller.submit
 
-    def submit(self: Controller, decide: Any) -> Later[Any]:
+    def submit(self: Controller, decide: Any, **named: Any) -> Later[Any]:
         replies: list[Any] = []
 
         def decide_and_tell(image: Any) -> Any:
@@ -104,7 +104,7 @@ def answer_metadata_before_the_sync(patch: Patch) -> None:
             replies.append(decision.reply)
             return decision
 
-        later = real(self, decide_and_tell)
+        later = real(self, decide_and_tell, **named)
         if not replies:
             return later
         later.then(lambda _: None, lambda _: None)
@@ -156,8 +156,8 @@ def plan(seed: int, kinds: tuple[str, ...]) -> Plan:
 def find(hunt: Mutation) -> int | None:
     """The first seed with the violation that the mutant stands for."""
     for seed in range(hunt.first, hunt.first + SEEDS_MAX):
-        found = Scenario(seed, plan(seed, hunt.kinds)).run().violations
-        if any(re.search(hunt.violation, each) for each in found):
+        violations = Scenario(seed, plan(seed, hunt.kinds)).run().violations
+        if any(re.search(hunt.violation, each) for each in violations):
             return seed
     return None
 

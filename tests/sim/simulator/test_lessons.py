@@ -16,7 +16,7 @@ CHECKS: dict[str, Callable[[Played], None]] = {}
 
 
 class Played:
-    """A lesson that stands at its question; `end` plays the answer."""
+    """A lesson paused at its question; `end` plays the answer."""
 
     def __init__(self, name: str) -> None:
         self.lesson = LESSONS[name]
@@ -26,7 +26,7 @@ class Played:
         self.question = self.observer.look()
 
     def after(self, ms: int) -> dict[str, Any]:
-        """So long after the question."""
+        """This long after the question."""
         self.simulation.run_to(self.lesson.question_ms + ms)
         return self.observer.look()
 
@@ -66,11 +66,11 @@ def values(log: dict[str, Any]) -> list[str]:
 
 def by_key(look: dict[str, Any], name: str = "orders") -> dict[str | None, Counter[int]]:
     """In which partitions each key is, and how often."""
-    found: dict[str | None, Counter[int]] = {}
+    result: dict[str | None, Counter[int]] = {}
     for index in range(len(topic(look, name)["partitions"])):
         for record in leader_log(look, name, index)["records"]:
-            found.setdefault(record["key"], Counter())[index] += 1
-    return found
+            result.setdefault(record["key"], Counter())[index] += 1
+    return result
 
 
 def group(look: dict[str, Any], name: str) -> dict[str, Any]:

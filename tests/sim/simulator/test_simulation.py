@@ -1,4 +1,4 @@
-"""A tape goes the same way every time, whoever looks meanwhile; what cannot be is told; everything has a limit."""
+"""A recording replays identically, observed or not; impossible actions are reported; everything has a limit."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_every_campaign_by_seeds_has_links() -> None:
     """What `tests/campaigns` plays by a seed alone can be opened in the simulator."""
     assert {*SCENARIOS, *MACHINES} == {
         "faults", "racks", "compacted", "members", "moves", "upgrade", "wide", "full", "crews", "coordination",
-        "records", "quorum", "replication", "voters",
+        "records", "quorum", "replication", "share_window", "voters",
     }  # fmt: skip
 
 

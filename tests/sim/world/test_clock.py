@@ -7,24 +7,24 @@ from millpond.sim.world.clock import VirtualClock
 
 def test_events_run_in_the_order_of_their_moments() -> None:
     clock = VirtualClock()
-    heard = []
+    replies = []
     for delay in (30, 10, 20):
-        clock.call_later(delay, lambda delay=delay: heard.append((delay, clock.monotonic_ms())))
+        clock.call_later(delay, lambda delay=delay: replies.append((delay, clock.monotonic_ms())))
     clock.run_for(15)
-    assert (heard, clock.monotonic_ms()) == ([(10, 10)], 15)
+    assert (replies, clock.monotonic_ms()) == ([(10, 10)], 15)
     clock.run_for(100)
-    assert heard == [(10, 10), (20, 20), (30, 30)]
+    assert replies == [(10, 10), (20, 20), (30, 30)]
     assert clock.monotonic_ms() == 115
 
 
 def test_ties_keep_the_order_of_asking() -> None:
     clock = VirtualClock()
-    heard = []
-    clock.call_later(0, lambda: heard.append(0))
+    replies = []
+    clock.call_later(0, lambda: replies.append(0))
     for number in range(1, 50):
-        clock.call_soon(lambda number=number: heard.append(number))
+        clock.call_soon(lambda number=number: replies.append(number))
     clock.run_for(0)
-    assert heard == list(range(50))
+    assert replies == list(range(50))
 
 
 def shuffled(seed: int) -> tuple[list[int], list[int]]:
@@ -46,25 +46,25 @@ def test_shuffled_ties_follow_the_seed_and_call_soon_stays_in_order() -> None:
 
 def test_cancelled_timers_do_not_run() -> None:
     clock = VirtualClock()
-    heard = []
-    timer = clock.call_later(10, lambda: heard.append("cancelled"))
-    clock.call_later(10, lambda: heard.append("kept"))
+    replies = []
+    timer = clock.call_later(10, lambda: replies.append("cancelled"))
+    clock.call_later(10, lambda: replies.append("kept"))
     timer.cancel()
     timer.cancel()
     assert clock.pending() == 1
     clock.run_for(20)
-    assert heard == ["kept"]
+    assert replies == ["kept"]
     assert not clock.step()
 
 
 def test_run_until_stops_as_soon_as_the_condition_holds() -> None:
     clock = VirtualClock()
-    heard = []
+    replies = []
     for delay in (10, 20, 30):
-        clock.call_later(delay, lambda delay=delay: heard.append(delay))
-    assert clock.run_until(lambda: len(heard) == 2)
+        clock.call_later(delay, lambda delay=delay: replies.append(delay))
+    assert clock.run_until(lambda: len(replies) == 2)
     assert clock.monotonic_ms() == 20
-    assert not clock.run_until(lambda: len(heard) == 9, within_ms=500)
+    assert not clock.run_until(lambda: len(replies) == 9, within_ms=500)
     assert clock.monotonic_ms() == 520
 
 
@@ -84,11 +84,11 @@ def test_events_may_ask_for_more_events() -> None:
 def test_the_wall_clock_jumps_and_durations_do_not_notice() -> None:
     clock = VirtualClock()
     wall = clock.wall_ms()
-    heard = []
-    clock.call_later(1000, lambda: heard.append(clock.wall_ms()))
+    replies = []
+    clock.call_later(1000, lambda: replies.append(clock.wall_ms()))
     clock.jump_wall(-3_600_000)
     assert clock.wall_ms() == wall - 3_600_000
     clock.run_for(999)
-    assert heard == []
+    assert replies == []
     clock.run_for(1)
-    assert heard == [wall - 3_600_000 + 1000]
+    assert replies == [wall - 3_600_000 + 1000]

@@ -76,15 +76,15 @@ def test_a_sync_covers_everything_before_it(seed: int, synced_at: int) -> None:
 
 
 def test_a_name_is_safe_only_after_its_folder_is_synced() -> None:
-    found = []
+    result = []
     for seed in SEEDS:
         disk = SimDisk(seed)
         file = disk.open("/a", create=True)
         file.append([b"data"])
         file.sync()
         disk.crash()
-        found.append(disk.exists("/a"))
-    assert set(found) == {True, False}
+        result.append(disk.exists("/a"))
+    assert set(result) == {True, False}
 
 
 def test_a_rename_happened_or_not_never_both_or_neither() -> None:
@@ -319,7 +319,7 @@ def test_cold_reads_by_share() -> None:
     assert {file.is_cached(0, 3) for _ in range(50)} == {True, False}
 
 
-def play(seed: int) -> tuple[list[str], dict[str, bytes]]:
+def run_operations(seed: int) -> tuple[list[str], dict[str, bytes]]:
     disk = SimDisk(seed)
     disk.make_folder("/f/g")
     for number in range(20):
@@ -336,8 +336,8 @@ def play(seed: int) -> tuple[list[str], dict[str, bytes]]:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    assert play(7) == play(7)
-    assert len({str(play(seed)[1]) for seed in range(10)}) > 5
+    assert run_operations(7) == run_operations(7)
+    assert len({str(run_operations(seed)[1]) for seed in range(10)}) > 5
 
 
 def test_what_a_sync_of_everything_lost_each_file_tells_once() -> None:

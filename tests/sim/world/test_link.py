@@ -49,7 +49,7 @@ def test_a_range_that_cannot_be_read_breaks_the_link(scene: Scene) -> None:
     assert scene.is_released()
 
 
-def test_a_vanished_machine_lets_go_of_its_ranges_and_tells_nobody(scene: Scene) -> None:
+def test_a_vanished_machine_releases_its_ranges_without_closing_links(scene: Scene) -> None:
     scene.clients[0].link.pause_reading()
     scene.send_range()
     scene.network.stop_host("b", silently=True)

@@ -65,7 +65,7 @@ def test_names_of_both_ends(scene: Scene) -> None:
     assert scene.served[0].link.local_host == "b"
 
 
-def test_nobody_listens(scene: Scene) -> None:
+def test_connecting_without_a_listener(scene: Scene) -> None:
     scene.listener.close()
     client = scene.connect()
     scene.clock.run_for(10)
@@ -278,7 +278,7 @@ def test_a_way_that_rejects_refuses_connections_and_breaks_those_that_are_used(s
     late = scene.connect()
     scene.clock.run_for(1_000)
     assert (client.closed_count, late.closed_count) == (1, 1)
-    assert idle.closed_count == 0, "nobody has sent anything on it"
+    assert idle.closed_count == 0, "nothing was sent on it"
     assert [peer.closed_count for peer in scene.served] == [0, 0], "the other end is not told"
     assert client.data == b"before"
     scene.network.heal()
@@ -298,7 +298,7 @@ def test_a_way_that_rejects_answers_only_one_direction(scene: Scene) -> None:
     assert client.closed_count == 0
     late = scene.connect()
     scene.clock.run_for(5_000)
-    assert late.closed_count == 0, "the acknowledgement does not come back, and nobody says so"
+    assert late.closed_count == 0, "the acknowledgement is lost without an error"
     scene.network.mend("b", "a")
     scene.clock.run_for(5_000)
     late.link.send([b"late"])

@@ -12,13 +12,13 @@ from millpond.sim.world.workers import SimWorkers
 def run_jobs(seed: int) -> list[object]:
     clock = VirtualClock(seed)
     workers = SimWorkers(clock, seed)
-    heard: list[object] = []
+    replies: list[object] = []
     for number in range(20):
         later = workers.run(lambda number=number: 100 // (number - 7))
-        later.then(heard.append, lambda error: heard.append(type(error)))
-    assert heard == [], "never inside the call"
+        later.then(replies.append, lambda error: replies.append(type(error)))
+    assert replies == [], "never inside the call"
     clock.run_for(100)
-    return heard
+    return replies
 
 
 def test_every_job_answers_once() -> None:
@@ -36,21 +36,21 @@ def test_a_power_cut_goes_through() -> None:
     clock = VirtualClock()
     disk = SimDisk()
     disk.crash_at_operation(1)
-    heard: list[object] = []
-    SimWorkers(clock).run(lambda: disk.make_folder("/a")).then(heard.append, heard.append)
+    replies: list[object] = []
+    SimWorkers(clock).run(lambda: disk.make_folder("/a")).then(replies.append, replies.append)
     with pytest.raises(PowerCut):
         clock.run_for(100)
-    assert heard == []
+    assert replies == []
 
 
 def test_some_jobs_are_stuck_while_others_are_quick() -> None:
     clock = VirtualClock()
     workers = SimWorkers(clock)
     workers.stuck_share, workers.stuck_ms = 0.5, 10_000
-    heard: list[object] = []
+    replies: list[object] = []
     for number in range(20):
-        workers.run(lambda number=number: number).then(heard.append)
+        workers.run(lambda number=number: number).then(replies.append)
     clock.run_for(100)
-    assert 0 < len(heard) < 20
+    assert 0 < len(replies) < 20
     clock.run_for(20_000)
-    assert sorted(heard) == list(range(20))  # type: ignore[type-var]
+    assert sorted(replies) == list(range(20))  # type: ignore[type-var]

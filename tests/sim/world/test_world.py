@@ -32,13 +32,13 @@ def test_hosts_talk(make_peer) -> None:
 def test_what_a_crashed_host_had_planned_never_happens() -> None:
     sim = SimWorld(1)
     world = sim.start("a")
-    heard: list[str] = []
-    world.clock.call_later(100, lambda: heard.append("timer"))
-    world.workers.run(lambda: heard.append("job"))
-    world.clock.call_soon(lambda: heard.append("soon"))
+    replies: list[str] = []
+    world.clock.call_later(100, lambda: replies.append("timer"))
+    world.workers.run(lambda: replies.append("job"))
+    world.clock.call_soon(lambda: replies.append("soon"))
     sim.crash("a")
     sim.run_for(1000)
-    assert heard == []
+    assert replies == []
 
 
 def test_a_restart_finds_the_disk_and_fresh_luck() -> None:
@@ -85,7 +85,7 @@ def test_a_power_cut_stops_its_host_and_the_others_go_on(make_peer) -> None:
     assert sim.power_cuts == ["one"]
     assert ticks.count("one") == 4
     assert ticks.count("two") == 11
-    assert made[0].closed_count == 0, "nobody is told"
+    assert made[0].closed_count == 0, "no link is notified"
     assert sim.clock.now_ms >= 1000
 
 
@@ -143,7 +143,7 @@ def test_a_paused_host_does_nothing_and_hears_everything_later(make_peer) -> Non
     sim.network.connect("a", 9092, lambda link: late.append(make_peer(link)) or late[0])
     sim.run_for(10_000)
     assert (fired, served[0].data, len(served)) == ([], b"", 1)
-    assert (made[0].closed_count, late[0].closed_count) == (0, 0), "nobody is told"
+    assert (made[0].closed_count, late[0].closed_count) == (0, 0), "no link is notified"
     timer.cancel()
     sim.resume("a")
     sim.run_for(100)
@@ -170,15 +170,15 @@ def test_a_peer_that_goes_while_a_host_is_paused_is_noticed_when_it_goes_on(make
 
 def test_a_paused_host_that_is_killed_does_not_go_on() -> None:
     sim = SimWorld(1)
-    heard: list[str] = []
-    sim.start("a").clock.call_later(10, lambda: heard.append("timer"))
+    replies: list[str] = []
+    sim.start("a").clock.call_later(10, lambda: replies.append("timer"))
     sim.pause("a")
     sim.run_for(100)
     sim.kill("a")
     sim.resume("a")
     sim.start("a")
     sim.run_for(100)
-    assert heard == []
+    assert replies == []
 
 
 def test_a_suspended_host_does_not_count_the_time(make_peer) -> None:

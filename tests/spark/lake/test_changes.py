@@ -1,4 +1,4 @@
-"""The last row of every key, held against a plain dictionary."""
+"""The last row of every key, compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_the_last_row_of_every_key(given_rows: list[tuple[Any, ...]], ordered: b
         key = (row["a"], row["b"])
         if key not in model or not ordered or rank(row) >= rank(model[key]):
             model[key] = row
-    found = last_rows(pa.Table.from_pylist(table, SCHEMA), ["a", "b"], ORDER if ordered else ())
-    assert sorted(row["n"] for row in found.to_pylist()) == sorted(row["n"] for row in model.values())
+    result = last_rows(pa.Table.from_pylist(table, SCHEMA), ["a", "b"], ORDER if ordered else ())
+    assert sorted(row["n"] for row in result.to_pylist()) == sorted(row["n"] for row in model.values())
 
 
-def test_keys_are_there_and_can_be_compared() -> None:
+def test_keys_are_not_null_and_comparable() -> None:
     check_no_null_keys(pa.table({"a": [1, 2]}), ["a"])
     with pytest.raises(LakeError, match="a row has no a"):
         check_no_null_keys(pa.table({"a": [1, None]}), ["a"])

@@ -1,4 +1,4 @@
-"""Files of one task: sizes, partitions, limits, and nothing left of a failure."""
+"""The files of one task: sizes, partitions, limits, and cleanup after a failure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def batch(start: int, count: int, days: int = 1) -> pa.RecordBatch:
 
 
 def ids_in(path: Path) -> list[int]:
-    found: list[int] = []
+    result: list[int] = []
     for name in data_files(path):
-        found += pq.ParquetFile(path / name).read(["id"]).column("id").to_pylist()
-    return sorted(found)
+        result += pq.ParquetFile(path / name).read(["id"]).column("id").to_pylist()
+    return sorted(result)
 
 
-def test_a_file_is_closed_at_its_size_and_tells_the_truth(tmp_path: Path) -> None:
+def test_a_file_is_closed_at_its_size_and_described_correctly(tmp_path: Path) -> None:
     task = TableFiles(Location.of(str(tmp_path)), SCHEMA, (), 1 << 16, task=7)
     for start in range(0, 40_000, 1_000):
         task.add(batch(start, 1_000))
@@ -41,7 +41,7 @@ def test_a_file_is_closed_at_its_size_and_tells_the_truth(tmp_path: Path) -> Non
     assert ids_in(tmp_path) == list(range(40_000))
 
 
-def test_partitions_lie_in_folders_and_their_columns_are_not_in_the_files(tmp_path: Path) -> None:
+def test_partitions_are_folders_without_their_columns(tmp_path: Path) -> None:
     task = TableFiles(Location.of(str(tmp_path)), SCHEMA, ("day",), 1 << 20)
     task.add(batch(0, 10, days=3))
     task.add(batch(10, 10, days=3))
@@ -55,7 +55,7 @@ def test_partitions_lie_in_folders_and_their_columns_are_not_in_the_files(tmp_pa
     assert ids_in(tmp_path) == list(range(20))
 
 
-def test_few_files_are_open_and_little_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_files_and_buffers_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "OPEN_FILES_MAX", 2)
     monkeypatch.setattr(files, "PENDING_BYTES_MAX", 700)
     task = TableFiles(Location.of(str(tmp_path)), SCHEMA, ("day",), 1 << 20)
@@ -68,7 +68,7 @@ def test_few_files_are_open_and_little_is_held(tmp_path: Path, monkeypatch: pyte
     assert ids_in(tmp_path) == list(range(500))
 
 
-def test_a_failed_task_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_task_leaves_no_files(tmp_path: Path) -> None:
     task = TableFiles(Location.of(str(tmp_path)), SCHEMA, ("day",), 1 << 16)
     for start in range(0, 20_000, 1_000):
         task.add(batch(start, 1_000, days=2))
@@ -77,7 +77,7 @@ def test_a_failed_task_leaves_nothing(tmp_path: Path) -> None:
     assert data_files(tmp_path) == []
 
 
-def test_no_rows_make_no_file(tmp_path: Path) -> None:
+def test_no_rows_write_no_file(tmp_path: Path) -> None:
     task = TableFiles(Location.of(str(tmp_path)), SCHEMA, ("day",), 1 << 16)
     task.add(batch(0, 0))
     assert task.finish() == ()

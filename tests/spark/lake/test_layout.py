@@ -1,4 +1,4 @@
-"""Rows into partitions: no row lost, values and folders that Delta reads back."""
+"""Partitioning rows: no row is lost, and Delta reads values and folders back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.spark.lake.errors import LakeOptionError
-from millpond.spark.lake.layout import check_partitionable, folder, split, written
+from millpond.spark.lake.layout import check_partitionable, folder, partition_value, split
 
 rows = st.lists(
     st.tuples(st.sampled_from(["a", "b", "", None]), st.sampled_from([1, 2, None]), st.integers(0, 9)), max_size=40
@@ -24,16 +24,16 @@ def test_every_row_goes_to_its_partition_in_order(given_rows: list[tuple[str | N
         [{"word": word, "number": number, "value": value} for word, number, value in given_rows],
         pa.schema([("word", pa.string()), ("number", pa.int32()), ("value", pa.int64())]),
     )
-    found: dict[tuple[str | None, ...], list[int]] = {}
+    result: dict[tuple[str | None, ...], list[int]] = {}
     for values, part in split(batch, ["word", "number"]):
         assert part.schema.names == ["value"]
-        found.setdefault(values, []).extend(part.column("value").to_pylist())
+        result.setdefault(values, []).extend(part.column("value").to_pylist())
     model: dict[tuple[str | None, ...], list[int]] = {}
     for word, number, value in given_rows:
         model.setdefault((word or None, None if number is None else str(number)), []).append(value)
     # A null and an empty text are one partition in Delta, and two runs here, so their rows may come in either order.
-    assert {key: sorted(values) for key, values in found.items()} == {key: sorted(v) for key, v in model.items()}
-    assert all(found[key] == values for key, values in model.items() if key[0] is not None)
+    assert {key: sorted(values) for key, values in result.items()} == {key: sorted(v) for key, v in model.items()}
+    assert all(result[key] == values for key, values in model.items() if key[0] is not None)
 
 
 def test_without_partition_columns_the_batch_stays_whole() -> None:
@@ -55,7 +55,7 @@ def test_without_partition_columns_the_batch_stays_whole() -> None:
     ],
 )
 def test_values_are_written_as_delta_writes_them(value: object, text: str | None) -> None:
-    assert written(value) == text
+    assert partition_value(value) == text
 
 
 def test_folders_are_safe_names() -> None:
@@ -66,7 +66,7 @@ def test_folders_are_safe_names() -> None:
     assert all(len(name) < 160 for name in long)
 
 
-def test_columns_that_cannot_part_a_table() -> None:
+def test_invalid_partition_columns_are_refused() -> None:
     schema = pa.schema([("real", pa.float64()), ("word", pa.string())])
     with pytest.raises(LakeOptionError, match="column real is double"):
         check_partitionable(schema, ["real"])

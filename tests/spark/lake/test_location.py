@@ -1,4 +1,4 @@
-"""Where a table is: paths, URLs, and removal of what may be gone."""
+"""Locations of tables: paths, URLs, and removing files that may not exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millpond.spark.lake.location import Location
         ("s3://bucket/orders/", "s3://bucket/orders"),
     ],
 )
-def test_a_place_has_one_spelling(path: str, uri: str) -> None:
+def test_a_location_has_one_spelling(path: str, uri: str) -> None:
     assert Location.of(path).uri == uri
 
 
@@ -29,12 +29,12 @@ def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.Monk
     assert Location.of("orders").uri == str(tmp_path / "orders")
 
 
-def test_no_table_yet_is_none(tmp_path: Path) -> None:
+def test_a_missing_table_is_none(tmp_path: Path) -> None:
     assert Location.of(str(tmp_path / "nothing")).table() is None
 
 
-def test_files_of_local_folders_and_of_stores_are_the_same(tmp_path: Path) -> None:
-    """The way through the object store, on a folder."""
+def test_local_folders_and_object_stores_have_the_same_files(tmp_path: Path) -> None:
+    """The code path of object stores, on a folder."""
     local = Location.of(str(tmp_path))
     store = Location(f"file://{tmp_path}")
     assert not store.is_local

@@ -1,4 +1,4 @@
-"""Options of the lake sink: case, nearest names, and what does not go together."""
+"""Options of Delta tables: case, nearest names, and invalid combinations."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def test_names_are_case_insensitive_and_storage_options_pass_through() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"path": "t", "compactEverry": "3"}, "did you mean compactEvery"),
         ({"path": "t", "versionAsOf": "3"}, "it is for reading"),
-        ({"mode": "append"}, "which table"),
+        ({"mode": "append"}, "no table given"),
         ({"path": "t", "mode": "merge"}, "append, upsert"),
         ({"path": "t", "mode": "upsert"}, 'option("keys"'),
         ({"path": "t", "keys": "id"}, "upsert"),
         ({"path": "t", "mode": "upsert", "keys": "id", "ignoreLate": "true"}, "orderBy"),
-        ({"path": "t", "mode": "upsert", "keys": "id", "deleteWhen": "id"}, "column of its own"),
+        ({"path": "t", "mode": "upsert", "keys": "id", "deleteWhen": "id"}, "separate column"),
         ({"path": "t", "vacuumHours": "200"}, "compactEvery"),
         ({"path": "t", "vacuumHours": "1", "compactEvery": "1"}, "vacuumShort"),
         ({"path": "t", "targetFileBytes": "10"}, "at least"),
@@ -48,12 +48,12 @@ def test_names_are_case_insensitive_and_storage_options_pass_through() -> None:
         ({"path": "t", "txnAppId": "me", "txnVersion": "1", "ofStream": "true"}, "leave txnAppId"),
     ],
 )
-def test_what_cannot_be_is_told_with_what_to_do(given: dict[str, str], told: str) -> None:
-    with pytest.raises(LakeOptionError, match=told.replace("(", r"\(")):
+def test_invalid_options_are_refused_with_advice(given: dict[str, str], message: str) -> None:
+    with pytest.raises(LakeOptionError, match=message.replace("(", r"\(")):
         write_options(given)
 
 
-def test_upserts_rewrite_files_so_theirs_are_small() -> None:
+def test_upserts_have_smaller_files() -> None:
     upsert = {"path": "t", "mode": "upsert", "keys": "id"}
     assert write_options({"path": "t"}).target_file_bytes == 128 << 20
     assert write_options(upsert).target_file_bytes == 16 << 20

@@ -1,4 +1,4 @@
-"""Reading a table back: types, partitions, versions, missing columns, and what is refused."""
+"""Reading a table: types, partitions, versions, missing columns, and unsupported tables."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def read(path: Path, schema: StructType | None = None, **options: str) -> list[d
     schema = schema or table_schema(chosen)
     expected = to_arrow_schema(schema, timezone="UTC")
     reader = LakeReading(chosen, schema)
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for part in reader.parts():
         for batch in reader.read(part):
             assert batch.schema.equals(expected)
-            found += batch.to_pylist()
-    return sorted(found, key=lambda one: one["id"])
+            result += batch.to_pylist()
+    return sorted(result, key=lambda one: one["id"])
 
 
 def test_every_type_comes_back_in_columns_and_in_partitions(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_every_type_comes_back_in_columns_and_in_partitions(tmp_path: Path) -> N
     assert read(tmp_path) == [row(number) for number in range(10)]
 
 
-def test_other_columns_older_files_and_tables_of_other_writers(tmp_path: Path) -> None:
+def test_missing_columns_of_older_files_are_null(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"id": pa.array([1], pa.int64())}))
     write_deltalake(tmp_path, pa.table({"id": [2], "who": [{"a": 1}]}), mode="append", schema_mode="merge")
     table = pa.table({"id": [3], "who": [{"a": 5, "b": "new"}]})
@@ -89,7 +89,7 @@ def test_other_columns_older_files_and_tables_of_other_writers(tmp_path: Path) -
 
 
 def test_lists_and_maps_of_other_writers(tmp_path: Path) -> None:
-    """Arrow's own names for what is in a list or a map are not Spark's."""
+    """Arrow's default field names inside lists and maps differ from Spark's."""
     rows = {
         "id": [1],
         "many": pa.array([[{"x": [1, 2]}]], pa.list_(pa.field("item", pa.struct([("x", pa.list_(pa.int64()))])))),
@@ -129,7 +129,7 @@ def test_small_files_are_read_together(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(reader.parts()) == 5
 
 
-def test_what_would_be_misread_is_refused(tmp_path: Path) -> None:
+def test_column_mapping_is_refused(tmp_path: Path) -> None:
     mapped = tmp_path / "mapped"
     DeltaTable.create(mapped, pa.schema([("id", pa.int64())]))
     names = {"delta.columnMapping.physicalName": "col-1", "delta.columnMapping.id": 1}
@@ -146,7 +146,7 @@ def test_what_would_be_misread_is_refused(tmp_path: Path) -> None:
         read(mapped)
 
 
-def test_deletion_vectors_are_refused_where_there_are_any(tmp_path: Path) -> None:
+def test_deletion_vectors_are_refused_if_there_are_any(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"id": [1, 2, 3]}))
     features = ["deletionVectors"]
     protocol = {
@@ -163,7 +163,7 @@ def test_deletion_vectors_are_refused_where_there_are_any(tmp_path: Path) -> Non
 
 
 def rewrite_log(path: Path, **changes: dict[str, Any]) -> None:
-    """Change the first entry of the log by hand."""
+    """Edit the first entry of the log."""
     log = path / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in log.read_text().splitlines()]
     for action in actions:

@@ -1,4 +1,4 @@
-"""Whether a frame fits a table, and what must change for it."""
+"""Fitting a frame to a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from millpond.spark.lake.schemas import (
     check_columns,
     check_partitions,
     check_writable,
-    fitted,
+    fit,
     new_columns,
 )
 
@@ -39,7 +39,7 @@ def delta(*fields: tuple[str, pa.DataType]) -> Schema:
 
 def test_every_column_may_be_null_and_times_are_utc() -> None:
     inner = StructType([StructField("x", IntegerType(), nullable=False)])
-    found = arrow_schema(
+    result = arrow_schema(
         StructType(
             [
                 StructField("id", LongType(), nullable=False),
@@ -49,18 +49,18 @@ def test_every_column_may_be_null_and_times_are_utc() -> None:
             ]
         )
     )
-    assert found.field("id").nullable
-    assert found.field("at").type == pa.timestamp("us", "UTC")
-    assert found.field("many").type == pa.list_(pa.field("element", pa.struct([pa.field("x", pa.int32())])))
+    assert result.field("id").nullable
+    assert result.field("at").type == pa.timestamp("us", "UTC")
+    assert result.field("many").type == pa.list_(pa.field("element", pa.struct([pa.field("x", pa.int32())])))
 
 
 @pytest.mark.parametrize("kind", [DayTimeIntervalType(), TimeType(), NullType()])
-def test_types_that_delta_does_not_have_are_named(kind: DataType) -> None:
+def test_types_that_delta_does_not_have_are_refused(kind: DataType) -> None:
     with pytest.raises(SchemaConflict, match="column odd cannot be kept"):
         arrow_schema(StructType([StructField("id", LongType()), StructField("odd", kind)]))
 
 
-def test_two_columns_of_one_name() -> None:
+def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(SchemaConflict, match="two columns named id"):
         arrow_schema(StructType([StructField("id", LongType()), StructField("ID", LongType())]))
 
@@ -74,9 +74,9 @@ def test_a_batch_in_another_time_zone_keeps_its_instants() -> None:
         ],
         names=["at", "many"],
     )
-    found = fitted(batch, schema)
-    assert found.schema == schema
-    assert found.column("at").cast(pa.int64()).to_pylist() == [1_000_000]
+    result = fit(batch, schema)
+    assert result.schema == schema
+    assert result.column("at").cast(pa.int64()).to_pylist() == [1_000_000]
 
 
 def test_new_columns_and_new_fields_inside_structs() -> None:
@@ -86,7 +86,7 @@ def test_new_columns_and_new_fields_inside_structs() -> None:
     assert new_columns(table, table) == []
 
 
-def test_what_can_never_fit() -> None:
+def test_incompatible_schemas_are_refused() -> None:
     table = delta(("id", pa.int64()), ("who", pa.struct([("name", pa.string())])))
     with pytest.raises(SchemaConflict, match="id is string in the frame and long in the table"):
         new_columns(table, delta(("id", pa.string())))
@@ -95,19 +95,19 @@ def test_what_can_never_fit() -> None:
     with pytest.raises(SchemaConflict, match="ID is id in the table"):
         new_columns(table, delta(("ID", pa.int64())))
     strict = Schema.from_arrow(pa.schema([pa.field("id", pa.int64(), nullable=False)]))
-    with pytest.raises(SchemaConflict, match="the frame has none"):
+    with pytest.raises(SchemaConflict, match="the frame does not have it"):
         new_columns(strict, delta(("x", pa.int64())))
     with pytest.raises(UnsupportedTable, match="may not be null"):
         new_columns(strict, delta(("id", pa.int64())))
 
 
-def test_option_columns_are_in_the_frame() -> None:
+def test_options_name_columns_of_the_frame() -> None:
     schema = pa.schema([("customer", pa.string())])
     with pytest.raises(LakeOptionError, match="keys: the frame has no column custmer; did you mean customer"):
         check_columns(["custmer"], schema, "keys")
 
 
-def test_tables_with_rules_of_their_own_are_refused(tmp_path: Path) -> None:
+def test_tables_with_constraints_are_refused(tmp_path: Path) -> None:
     table = DeltaTable.create(tmp_path, delta(("id", pa.int64()), ("day", pa.string())), partition_by="day")
     check_writable(table)
     check_partitions(table, ("day",))

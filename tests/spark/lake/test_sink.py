@@ -1,4 +1,4 @@
-"""Every record once, whatever fails: the sink in a small model of Spark's micro-batch loop."""
+"""Every row once despite failures: the sink in a small model of Spark's micro-batch loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def in_table(path: Path) -> list[str]:
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 9), st.lists(st.sampled_from(FAULTS[1:]), max_size=3)), max_size=6))
-def test_each_row_is_once_in_the_table(tmp_path_factory: pytest.TempPathFactory, plan: Any) -> None:
+def test_each_row_is_in_the_table_once(tmp_path_factory: pytest.TempPathFactory, plan: Any) -> None:
     path = tmp_path_factory.mktemp("table")
     stream = Stream(path, SCHEMA, partitionBy="day", compactEvery="3")
     written = 0
@@ -54,8 +54,10 @@ def test_each_row_is_once_in_the_table(tmp_path_factory: pytest.TempPathFactory,
         ("dies after commit", 0),
     ],
 )
-def test_what_a_failure_leaves_and_what_it_never_takes(tmp_path: Path, fault: Fault, left_over: int) -> None:
-    """Files beside the table are at most those of attempts that nobody could clean up; those in it stay."""
+def test_a_failure_leaves_few_files_and_deletes_none_of_the_table(
+    tmp_path: Path, fault: Fault, left_over: int
+) -> None:
+    """Only attempts that could not clean up leave files outside of the table; files of the table stay."""
     stream = Stream(tmp_path, SCHEMA)
     stream.run(0, [rows(0, 5)])
     with pytest.raises(Broken):
@@ -66,8 +68,8 @@ def test_what_a_failure_leaves_and_what_it_never_takes(tmp_path: Path, fault: Fa
     assert len(set(data_files(tmp_path)) - set(in_table(tmp_path))) == left_over
 
 
-def test_an_abort_long_after_the_commit_takes_nothing(tmp_path: Path) -> None:
-    """Not even files that a compaction has taken out of the newest version: older versions still need them."""
+def test_a_late_abort_deletes_nothing(tmp_path: Path) -> None:
+    """Not even files that a compaction removed from the newest version: older versions need them."""
     stream = Stream(tmp_path, SCHEMA)
     results = [stream.sink.write(iter([pa.RecordBatch.from_pylist(rows(0, 3), SCHEMA)]), TaskIdentity("query", 0, 0))]
     stream.sink.commit(results, 0)
@@ -99,19 +101,19 @@ def test_empty_batches_write_no_commit(tmp_path: Path) -> None:
 
 
 def test_batch_writes_repeat_unless_they_are_numbered(tmp_path: Path) -> None:
-    nobody = TaskIdentity(None, None, 0)
+    unknown_task = TaskIdentity(None, None, 0)
     for number, (options, expected) in enumerate([({}, [0, 0]), ({"txnAppId": "loader", "txnVersion": "7"}, [0])]):
         path = tmp_path / str(number)
         sink = LakeSink(write_options({"path": str(path), **options}), SCHEMA)
         for _ in range(2):
-            sink.commit([sink.write(iter([pa.RecordBatch.from_pylist(rows(0, 1), SCHEMA)]), nobody)])
+            sink.commit([sink.write(iter([pa.RecordBatch.from_pylist(rows(0, 1), SCHEMA)]), unknown_task)])
         assert ids_of(path) == expected
         assert data_files(path) == in_table(path)
 
 
 @pytest.mark.parametrize("given", [{}, {"mode": "upsert", "keys": "id"}])
 @pytest.mark.parametrize("named", [{"txnAppId": "loader", "txnVersion": "7"}, {"ofStream": "true"}])
-def test_a_number_that_stands_for_another_write_is_refused(
+def test_a_reused_number_for_another_write_is_refused(
     tmp_path: Path, given: dict[str, str], named: dict[str, str]
 ) -> None:
     sink = LakeSink(write_options({"path": str(tmp_path), **given, **named}), SCHEMA)
@@ -131,7 +133,7 @@ def test_a_number_that_stands_for_another_write_is_refused(
         assert data_files(tmp_path) == in_table(tmp_path)
 
 
-def test_an_abort_of_a_batch_write_spares_what_was_published(tmp_path: Path) -> None:
+def test_an_abort_after_the_commit_keeps_published_files(tmp_path: Path) -> None:
     sink = LakeSink(write_options({"path": str(tmp_path), "partitionBy": "day"}), SCHEMA)
     odd = [{"id": 0, "day": "1:00 % é"}]
     results = [sink.write(iter([pa.RecordBatch.from_pylist(odd, SCHEMA)]), TaskIdentity(None, None, 0))]
@@ -148,7 +150,7 @@ def test_overwriting_with_nothing_empties_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "overwrite", "told"),
+    ("options", "overwrite", "message"),
     [
         ({"partitionBy": "dya"}, False, "partitionBy: the frame has no column dya; did you mean day"),
         ({"mode": "upsert", "keys": "idd"}, False, "keys: .* did you mean id"),
@@ -157,7 +159,7 @@ def test_overwriting_with_nothing_empties_the_table(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_fit_the_frame(
-    tmp_path: Path, options: dict[str, str], overwrite: bool, told: str
+    tmp_path: Path, options: dict[str, str], overwrite: bool, message: str
 ) -> None:
-    with pytest.raises(LakeOptionError, match=told):
+    with pytest.raises(LakeOptionError, match=message):
         LakeSink(write_options({"path": str(tmp_path), **options}), SCHEMA, overwrite)

@@ -1,4 +1,4 @@
-"""Staged rows of a task: one per key, in bounded memory, where no reader of the table looks."""
+"""Staged rows of a task: one per key, in limited memory, invisible to readers of the table."""
 
 from __future__ import annotations
 
@@ -34,14 +34,12 @@ def test_one_row_per_key_is_staged(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / done.path).to_pylist() == [{"id": 1, "text": "old"}, {"id": 2, "text": "new"}]
 
 
-def test_many_changes_of_few_keys_stay_in_memory_and_many_keys_go_to_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_keys_stay_in_memory_and_many_keys_go_to_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged_rows, "HELD_BYTES_MAX", 10_000)
     few = stage(tmp_path)
     for number in range(50):
         few.add(batch(list(range(10)), f"{number:020d}"))
-        assert few._held_bytes < 10_000
+        assert few._batch_bytes < 10_000
     assert [file.rows for file in few.finish()] == [10]
     many = stage(tmp_path)
     for number in range(50):

@@ -1,4 +1,4 @@
-"""Statistics of a file: right where they are given, missing where Parquet cannot be sure."""
+"""Statistics of a file: correct, or missing if Parquet does not guarantee them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from millpond.spark.lake.statistics import file_statistics
 def stats(table: pa.Table, **how: Any) -> dict[str, Any]:
     sink = io.BytesIO()
     pq.write_table(table, sink, **how)
-    told: dict[str, Any] = json.loads(file_statistics(pq.read_metadata(sink), table.schema))
-    return told
+    statistics: dict[str, Any] = json.loads(file_statistics(pq.read_metadata(sink), table.schema))
+    return statistics
 
 
 def test_bounds_and_nulls_over_all_row_groups() -> None:
@@ -32,21 +32,21 @@ def test_bounds_and_nulls_over_all_row_groups() -> None:
             "nothing": pa.nulls(4, pa.string()),
         }
     )
-    told = stats(table, row_group_size=2)
-    assert told["numRecords"] == 4
-    assert told["minValues"] == {
+    statistics = stats(table, row_group_size=2)
+    assert statistics["numRecords"] == 4
+    assert statistics["minValues"] == {
         "number": -5,
         "word": "apple",
         "day": "2026-01-01",
         "at": "2026-01-01T00:00:00.000007Z",
         "local": "2026-01-01T00:00:00.000000",
     }
-    assert told["maxValues"]["number"] == 9
-    assert told["maxValues"]["word"] == "pear"
-    assert told["nullCount"] == {"number": 1, "word": 1, "day": 2, "at": 0, "local": 0, "nothing": 4}
+    assert statistics["maxValues"]["number"] == 9
+    assert statistics["maxValues"]["word"] == "pear"
+    assert statistics["nullCount"] == {"number": 1, "word": 1, "day": 2, "at": 0, "local": 0, "nothing": 4}
 
 
-def test_structs_are_nested_and_what_repeats_is_left_out() -> None:
+def test_structs_are_nested_and_lists_are_left_out() -> None:
     table = pa.table(
         {
             "list": [[1, 2], [3]],
@@ -55,20 +55,20 @@ def test_structs_are_nested_and_what_repeats_is_left_out() -> None:
             "last": [10, 20],
         }
     )
-    told = stats(table)
-    assert told["minValues"] == {"inner": {"x": 1, "deep": {"y": "b"}}, "last": 10}
-    assert told["nullCount"] == {"inner": {"x": 0, "deep": {"y": 1}}, "last": 0}
+    statistics = stats(table)
+    assert statistics["minValues"] == {"inner": {"x": 1, "deep": {"y": "b"}}, "last": 10}
+    assert statistics["nullCount"] == {"inner": {"x": 0, "deep": {"y": 1}}, "last": 0}
 
 
-def test_long_texts_are_cut_so_that_the_bounds_still_hold() -> None:
+def test_truncated_texts_are_still_bounds() -> None:
     low, high = "a" * 100, "z" * 100
-    told = stats(pa.table({"word": [low, high]}))
-    assert told["minValues"]["word"] == "a" * 32
-    assert told["maxValues"]["word"] == "z" * 32 + "\U0010ffff"
-    assert told["minValues"]["word"] < low < high < told["maxValues"]["word"]
+    statistics = stats(pa.table({"word": [low, high]}))
+    assert statistics["minValues"]["word"] == "a" * 32
+    assert statistics["maxValues"]["word"] == "z" * 32 + "\U0010ffff"
+    assert statistics["minValues"]["word"] < low < high < statistics["maxValues"]["word"]
 
 
-def test_no_bounds_where_they_could_be_wrong() -> None:
+def test_uncertain_bounds_are_left_out() -> None:
     table = pa.table(
         {
             "real": [1.0, float("nan")],
@@ -79,9 +79,9 @@ def test_no_bounds_where_they_could_be_wrong() -> None:
             "highest": ["\U0010ffff", "b"],
         }
     )
-    told = stats(table)
-    assert told["minValues"] == told["maxValues"] == {}
-    assert told["nullCount"]["real"] == 0
+    statistics = stats(table)
+    assert statistics["minValues"] == statistics["maxValues"] == {}
+    assert statistics["nullCount"]["real"] == 0
 
 
 def test_an_empty_file_and_more_columns_than_are_indexed() -> None:

@@ -1,4 +1,4 @@
-"""Compaction and vacuum keep every row, and never take what may still be needed."""
+"""Compaction and vacuum keep every row, and every file that may still be needed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_compaction_joins_files_and_keeps_rows_and_turns(table: Path) -> None:
+def test_compaction_merges_files_and_keeps_rows_and_transactions(table: Path) -> None:
     done = compact(str(table))
     assert (done.files_before, done.files_after) == (8, 2)
     assert ids_of(table) == list(range(40))
@@ -51,7 +51,7 @@ def test_compaction_joins_files_and_keeps_rows_and_turns(table: Path) -> None:
     assert compact(str(table)).files_before == 0
 
 
-def test_a_vacuum_takes_old_files_only(table: Path) -> None:
+def test_a_vacuum_deletes_old_files_only(table: Path) -> None:
     compact(str(table))
     stray, fresh = table / "day=d0" / "stray.parquet", table / "day=d1" / "fresh.parquet"
     staged = table / "_millpond_staging" / "q" / "1" / "part.parquet"
@@ -74,7 +74,7 @@ def test_a_vacuum_takes_old_files_only(table: Path) -> None:
     assert ids_of(table, version=0) == list(range(10))
 
 
-def test_less_than_the_retention_must_be_allowed(table: Path) -> None:
+def test_a_vacuum_below_the_retention_must_be_allowed(table: Path) -> None:
     compact(str(table))
     with pytest.raises(LakeError, match="allow_short=True"):
         vacuum(str(table), 1)
@@ -86,17 +86,17 @@ def test_less_than_the_retention_must_be_allowed(table: Path) -> None:
     assert ids_of(table) == list(range(40))
 
 
-def test_a_stream_keeps_its_own_table_in_order(tmp_path: Path) -> None:
+def test_a_stream_compacts_its_table(tmp_path: Path) -> None:
     stream = Stream(tmp_path, SCHEMA, compactEvery="4", vacuumHours="1", vacuumShort="true")
     for batch in range(9):
         stream.run(batch, [rows(batch * 10, 10)])
     assert len(DeltaTable(tmp_path).file_uris()) == 2
-    # An hour has not passed, so nothing was deleted.
+    # Less than an hour has passed, so nothing was deleted.
     assert len(data_files(tmp_path)) == 9 + 2
     assert ids_of(tmp_path) == list(range(90))
 
 
-def test_upkeep_that_fails_does_not_stop_the_stream(
+def test_failed_maintenance_does_not_stop_the_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def contested(path: str, **named: Any) -> Any:
@@ -110,7 +110,7 @@ def test_upkeep_that_fails_does_not_stop_the_stream(
     assert ids_of(tmp_path) == [0, 1, 2]
 
 
-def test_no_table_is_told(tmp_path: Path) -> None:
+def test_a_missing_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="no Delta table"):
         compact(str(tmp_path / "nothing"))
     with pytest.raises(LakeError, match="no Delta table"):

@@ -1,4 +1,4 @@
-"""Upserts against a plain dictionary, with failures and replays at every step."""
+"""Upserts compared with a dictionary, with failures and replays at every step."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def row(key: int, n: int | None, gone: bool | None = False) -> Row:
 
 
 def apply(model: dict[bytes, Row], tasks: list[list[Row]]) -> None:
-    """One batch in plain Python: the highest n of each key wins, and replaces what was there."""
+    """One batch in plain Python: the row with the highest n replaces its key."""
     last: dict[bytes, Row] = {}
     for one in (one for task in tasks for one in task):
         if one["key"] not in last or one["n"] >= last[one["key"]]["n"]:
@@ -45,9 +45,9 @@ def apply(model: dict[bytes, Row], tasks: list[list[Row]]) -> None:
 
 
 def table_as_model(path: Path) -> dict[bytes, Row]:
-    found = rows_of(path)
-    assert len({one["key"] for one in found}) == len(found)
-    return {one["key"]: {**one, "gone": False} for one in found}
+    result = rows_of(path)
+    assert len({one["key"] for one in result}) == len(result)
+    return {one["key"]: {**one, "gone": False} for one in result}
 
 
 changed = st.lists(st.tuples(st.integers(0, 6), st.sampled_from([False, False, True])), max_size=6)
@@ -58,14 +58,12 @@ batches = st.lists(
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches)
-def test_the_table_is_what_a_dictionary_would_be(
-    tmp_path_factory: pytest.TempPathFactory, given_batches: Any
-) -> None:
+def test_upserts_match_a_dictionary(tmp_path_factory: pytest.TempPathFactory, given_batches: Any) -> None:
     path = tmp_path_factory.mktemp("table")
     stream = Stream(path, SCHEMA, **OPTIONS)
     model: dict[bytes, Row] = {}
     for batch_id, (left, right, faults) in enumerate(given_batches):
-        # Numbers rise from batch to batch, but not from row to row, and no two in a batch are equal.
+        # Numbers ascend from batch to batch, but not from row to row, and are unique in a batch.
         numbers = iter(n * 7 % 13 + batch_id * 100 for n in range(13))
         tasks = [[row(key, next(numbers), gone or None) for key, gone in task] for task in (left, right)]
         stream.run_until_done(batch_id, tasks, faults)
@@ -76,8 +74,8 @@ def test_the_table_is_what_a_dictionary_would_be(
     assert [name for name in data_files(path) if name.startswith("_millpond")] == []
 
 
-def test_a_death_in_the_middle_of_the_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the merge has committed, and after it."""
+def test_a_driver_that_dies_during_the_merge_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the commit of the merge, and after it."""
     stream = Stream(tmp_path, SCHEMA, **OPTIONS)
     stream.run(0, [[row(1, 1), row(2, 2)]])
     real = TableMerger.execute
@@ -102,7 +100,7 @@ def test_a_death_in_the_middle_of_the_merge(tmp_path: Path, monkeypatch: pytest.
     assert not [name for name in data_files(tmp_path) if name.startswith("_millpond")]
 
 
-def test_late_rows_replace_unless_they_are_to_be_ignored(tmp_path: Path) -> None:
+def test_late_rows_replace_unless_ignored(tmp_path: Path) -> None:
     for ignore, expected in (("false", [(b"1", 3), (b"3", None)]), ("true", [(b"1", 5), (b"2", 6), (b"3", 1)])):
         path = tmp_path / ignore
         stream = Stream(path, SCHEMA, **OPTIONS, ignoreLate=ignore)
@@ -134,9 +132,9 @@ def test_a_small_change_rewrites_a_small_part_of_the_table(tmp_path: Path) -> No
     files = len(DeltaTable(tmp_path).file_uris())
     assert files > 3
     stream.run(1, [[{"id": 50, "text": "new"}]])
-    told = DeltaTable(tmp_path).history(1)[0]["operationMetrics"]
-    assert told["num_target_files_removed"] < files / 2
-    assert told["num_target_rows_copied"] < 30_000
+    metrics = DeltaTable(tmp_path).history(1)[0]["operationMetrics"]
+    assert metrics["num_target_files_removed"] < files / 2
+    assert metrics["num_target_rows_copied"] < 30_000
 
 
 def test_partitioned_tables_and_new_columns(tmp_path: Path) -> None:

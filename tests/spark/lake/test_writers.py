@@ -1,4 +1,4 @@
-"""The lake sink in real Spark: batch and stream, failures around the commit, and a driver killed in the middle."""
+"""The Delta sink in Spark: batch and stream, failures around the commit, and a killed driver."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-# A busy machine takes a minute for what takes a second on an idle one.
+# A busy machine may need a minute for what takes a second on an idle one.
 pytestmark = pytest.mark.timeout(400)
 PATIENCE_S = 240
 
@@ -40,7 +40,7 @@ STEPS = ("after a task wrote", "before the commit", "after the commit")
 
 
 class FaultyWriter(StreamWriter):
-    """Fails once after each step that has a file in the folder of faults."""
+    """Fails once at each step that has a file in the folder of faults."""
 
     def __init__(self, inner: StreamWriter, faults: str) -> None:
         super().__init__(inner.sink)
@@ -75,12 +75,12 @@ class FaultySource(DefaultSource):
         return FaultyWriter(inner, faults)
 
 
-# The workers of Spark cannot import this file, so its classes travel whole.
+# Spark's workers cannot import this file, so its classes are pickled by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def numbers(spark: SparkSession) -> DataFrame:
-    """0, 1, 2, … in batches that are the same after every restart."""
+    """0, 1, 2, … in batches that are identical after every restart."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 2)
     return source.load().selectExpr("value", "value % 7 AS part", "value % 50 AS key", "value % 50 = 3 AS gone")
 
@@ -101,7 +101,7 @@ def batches_in(path: Path, query: StreamingQuery) -> int:
 
 
 def break_and_finish(writer: DataStreamWriter, path: Path, faults: Path) -> int:
-    """Run the stream into every fault, then for two more batches; the number of batches that are in the table."""
+    """Run the stream into every fault, then for two more batches; the number of batches in the table."""
     faults.mkdir()
     for step in STEPS:
         (faults / step).touch()
@@ -179,9 +179,9 @@ def test_batch_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
     try:
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
         frame.write.format("millpond_delta").mode("append").option("partitionBy", "shop").save(path)
-        found = spark.read.format("millpond_delta").load(path)
-        assert sorted(found.collect()) == sorted(frame.collect())
-        found.write.format("millpond_delta").mode("overwrite").option("partitionBy", "shop").save(path)
+        result = spark.read.format("millpond_delta").load(path)
+        assert sorted(result.collect()) == sorted(frame.collect())
+        result.write.format("millpond_delta").mode("overwrite").option("partitionBy", "shop").save(path)
         assert spark.read.format("millpond_delta").load(path).count() == 100
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
@@ -193,11 +193,11 @@ def test_batch_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
         frame.write.format("millpond_delta").mode("append").option("ofStream", "true").save(path + "2")
 
 
-def test_looking_for_formats_loads_nothing_heavy() -> None:
-    """Every session imports the module; the command line imports the options and the upkeep."""
-    asked = "import sys, pyspark_millpond_delta, millpond.spark.lake.upkeep, millpond.spark.lake.options"
-    told = "print([name for name in ('pyarrow', 'deltalake', 'pandas') if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", f"{asked}; {told}"], capture_output=True, text=True, check=True)
+def test_registering_the_format_loads_nothing_heavy() -> None:
+    """Every session imports the module; the command line imports options and upkeep."""
+    requests = "import sys, pyspark_millpond_delta, millpond.spark.lake.upkeep, millpond.spark.lake.options"
+    report = "print([name for name in ('pyarrow', 'deltalake', 'pandas') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", f"{requests}; {report}"], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -222,7 +222,7 @@ writer.start(table).awaitTermination()
 
 
 @with_time
-def test_a_driver_killed_in_the_middle(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
+def test_every_row_once_after_a_killed_driver(spark: SparkSession, tmp_path: Path, checkpoint: str) -> None:
     path = tmp_path / "table"
     with open(tmp_path / "driver.log", "wb") as log:
         driver = subprocess.Popen(
@@ -237,7 +237,7 @@ def test_a_driver_killed_in_the_middle(spark: SparkSession, tmp_path: Path, chec
             assert driver.poll() is None, (tmp_path / "driver.log").read_text()[-2000:]
             assert time.monotonic() < deadline, (tmp_path / "driver.log").read_text()[-2000:]
             time.sleep(0.01)
-        # Not at the commit itself, but a good part of a batch later.
+        # Not at the commit itself, but some time into the next batch.
         time.sleep(0.15)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)

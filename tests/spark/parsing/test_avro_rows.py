@@ -90,10 +90,10 @@ GOOD = encoded(ORDER)
 
 
 def parse(*values: bytes | None, with_: Parser = parser) -> tuple[list[Any], dict[int, str]]:
-    found = with_.parse(pa.array(values, pa.binary()))
-    found.rows.validate(full=True)
-    assert found.rows.type == with_.arrow_type
-    return found.rows.to_pylist(), dict(found.faults)
+    result = with_.parse(pa.array(values, pa.binary()))
+    result.rows.validate(full=True)
+    assert result.rows.type == with_.arrow_type
+    return result.rows.to_pylist(), dict(result.faults)
 
 
 def test_every_type_and_null() -> None:
@@ -108,7 +108,7 @@ def test_every_type_and_null() -> None:
     assert parser.type.simpleString().startswith("struct<id:bigint,at:timestamp,seen:timestamp,local:timestamp_ntz,")
 
 
-def test_a_value_that_was_cut_or_has_more_is_bad_at_every_length() -> None:
+def test_a_truncated_or_extended_value_is_bad_at_every_length() -> None:
     rows, faults = parse(*(GOOD[:end] for end in range(len(GOOD))), GOOD + b"\0", GOOD)
     assert rows == [None] * (len(GOOD) + 1) + [ORDER | {"tags": [("a", "b")]}]
     assert faults.keys() == set(range(len(GOOD) + 1))
@@ -121,7 +121,7 @@ def simple(kind: Any) -> Parser:
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "told"),
+    ("kind", "value", "message"),
     [
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x04", "has no such choice"),
         (["null", "long"], b"\x04", "has no such choice"),
@@ -148,21 +148,21 @@ def simple(kind: Any) -> Parser:
         ("string", b"\x01x", "ends too early"),
     ],
 )
-def test_what_is_wrong_is_said_and_only_that_row_is_bad(kind: Any, value: bytes, told: str) -> None:
+def test_a_bad_value_has_a_reason_and_only_its_row_is_null(kind: Any, value: bytes, message: str) -> None:
     rows, faults = parse(value, None, with_=simple(kind))
     assert rows == [None, None]
     assert list(faults) == [0]
-    assert told in faults[0]
+    assert message in faults[0]
 
 
-def test_misfits_do_not_harm_their_neighbours() -> None:
+def test_values_out_of_range_do_not_affect_other_rows() -> None:
     longs = simple({"type": "long", "logicalType": "timestamp-millis"})
     rows, faults = parse(b"\x02", b"\xfe" + b"\xff" * 8 + b"\x01", b"", b"\x04", with_=longs)
     assert [row and row["v"].microsecond for row in rows] == [1000, None, None, 2000]
     assert sorted(faults) == [1, 2]
 
 
-def test_a_registry_s_prefix_is_skipped_where_it_is_said_and_hinted_at_where_not() -> None:
+def test_a_registry_prefix_is_skipped_if_declared_and_suggested_if_not() -> None:
     prefixed = Parser("avro", json.dumps(SCHEMA), prefixed=True)
     rows, faults = parse(b"\0\0\0\0\x11" + GOOD, GOOD, b"\0\0", with_=prefixed)
     assert rows[0]["id"] == 7
@@ -182,7 +182,7 @@ def test_avro_values_need_an_avro_schema(schema: str) -> None:
 @given(st.one_of(st.binary(max_size=80), st.tuples(st.integers(0, len(GOOD) - 1), st.binary(min_size=1, max_size=3))))
 def test_any_bytes_are_a_row_or_a_reason(noise: bytes | tuple[int, bytes]) -> None:
     value = noise if isinstance(noise, bytes) else GOOD[: noise[0]] + noise[1] + GOOD[noise[0] + len(noise[1]) :]
-    found = parser.parse(pa.array([value, GOOD], pa.binary()))
-    found.rows.validate(full=True)
-    assert found.rows[0].is_valid is not (0 in dict(found.faults))
-    assert found.rows[1].is_valid
+    result = parser.parse(pa.array([value, GOOD], pa.binary()))
+    result.rows.validate(full=True)
+    assert result.rows[0].is_valid is not (0 in dict(result.faults))
+    assert result.rows[1].is_valid

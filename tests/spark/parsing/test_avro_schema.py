@@ -64,24 +64,24 @@ def test_types(avro: Any, spark: str) -> None:
 
 
 def test_only_a_union_with_null_may_be_null() -> None:
-    found = type_of_avro(record("int", ["null", "int"], ["int", "long"]))
-    assert [each.nullable for each in found] == [False, True, False]
+    result = type_of_avro(record("int", ["null", "int"], ["int", "long"]))
+    assert [each.nullable for each in result] == [False, True, False]
 
 
-def test_names_are_found_again_in_their_namespace() -> None:
+def test_references_are_resolved_in_their_namespace() -> None:
     inner = record("int", name="Inner")
-    found = type_of_avro(record(inner, "Inner", "shop.Inner", namespace="shop"))
-    assert {each.dataType.simpleString() for each in found} == {"struct<f0:int>"}
+    result = type_of_avro(record(inner, "Inner", "shop.Inner", namespace="shop"))
+    assert {each.dataType.simpleString() for each in result} == {"struct<f0:int>"}
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "message"),
     [
         (record(["null", "R"]), "contains itself"),
         (record(["string", "long"]), "f0: a union of several types"),
         (record("null"), "always null"),
         (record("Gone"), "no Avro type 'Gone'"),
-        (record({"type": "array"}), "is no Avro type"),
+        (record({"type": "array"}), "is not an Avro type"),
         (record(), "has no fields"),
         (record({"type": "fixed", "name": "F", "size": 0}), "at least 1"),
         (record({"type": "bytes", "logicalType": "decimal", "precision": 99}), "1 to 38"),
@@ -89,6 +89,6 @@ def test_names_are_found_again_in_their_namespace() -> None:
         ({"type": "array", "items": "int"}, '"type": "record"'),
     ],
 )
-def test_what_is_wrong_is_said(schema: Any, told: str) -> None:
-    with pytest.raises(SchemaError, match=told):
+def test_an_invalid_schema_is_refused(schema: Any, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
         type_of_avro(schema)

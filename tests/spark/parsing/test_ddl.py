@@ -44,36 +44,36 @@ def test_notations(text: str, simple: str) -> None:
 
 
 def test_not_null_and_comments() -> None:
-    found = read_ddl("a int NOT NULL COMMENT 'one, it''s', b string comment \"two\", c struct<d:int not null>")
-    assert [each.nullable for each in found] == [False, True, True]
-    assert isinstance(found["c"].dataType, types.StructType)
-    assert not found["c"].dataType["d"].nullable
+    result = read_ddl("a int NOT NULL COMMENT 'one, it''s', b string comment \"two\", c struct<d:int not null>")
+    assert [each.nullable for each in result] == [False, True, True]
+    assert isinstance(result["c"].dataType, types.StructType)
+    assert not result["c"].dataType["d"].nullable
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "the name of a field"),
-        ("a", "the schema ends where a type"),
-        ("a int b int", "'b' at character 7 of the schema should be a comma or the end"),
+        ("a", "expected a type"),
+        ("a int b int", "character 7: expected a comma or the end of the schema, not 'b'"),
         ("a int,", "the name of a field"),
-        ("a strnig", "'strnig' at character 3 of the schema should be a type"),
+        ("a strnig", "character 3: expected a type, such as string, not 'strnig'"),
         ("a array<int", "'>'"),
         ("a array int", "'<'"),
         ("a map<string>", "a comma"),
         ("a decimal(39,0)", "1 to 38 digits"),
         ("a decimal(3,4)", "1 to 38 digits"),
-        ("a decimal(x)", "should be a number"),
+        ("a decimal(x)", "expected a number"),
         ("a int, b int, a long", "the field 'a' 2 times"),
         ("a struct<b:int,b:int>", "the field 'b' 2 times"),
         ("a int not", "NULL"),
         ("a int comment x", "the text of the comment"),
         ("a int; b int", "character 6"),
-        ("a interval", "should be a type"),
+        ("a interval", "expected a type"),
         ("a " + "array<" * (DEPTH_MAX + 2) + "int" + ">" * (DEPTH_MAX + 2), "deep"),
         ("a int, " * 200_000, "characters"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, told: str) -> None:
-    with pytest.raises(SchemaError, match=told.replace("(", r"\(")):
+def test_an_invalid_schema_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SchemaError, match=message.replace("(", r"\(")):
         read_ddl(text)

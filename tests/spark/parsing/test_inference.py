@@ -1,4 +1,4 @@
-"""Schemas of samples: what each field becomes, and that the sample itself parses by it."""
+"""Schemas inferred from samples, by which the samples parse."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def types_of(*records: dict[str, Any]) -> dict[str, str]:
         ([{"a": 1}, "text"], "string"),
     ],
 )
-def test_what_a_field_becomes(seen: list[Any], type: str) -> None:
+def test_the_type_of_a_field(seen: list[Any], type: str) -> None:
     assert types_of(*({"x": each} for each in seen)) == {"x": type}
 
 
-def test_numbers_that_are_times_by_their_name_and_size() -> None:
+def test_numbers_are_times_by_name_and_size() -> None:
     ms = 1_769_848_200_000
     seen = {
         "created_at": ms,
@@ -61,7 +61,7 @@ def test_numbers_that_are_times_by_their_name_and_size() -> None:
     }  # fmt: skip
 
 
-def test_what_must_be_there_and_what_may_be_missing() -> None:
+def test_required_and_optional_fields() -> None:
     records = [{"id": number, "note": None if number == 7 else "x"} for number in range(CERTAIN_RECORDS)]
     records[3]["rare"] = 1
     seen = infer(json.dumps(each).encode() for each in records)
@@ -70,7 +70,7 @@ def test_what_must_be_there_and_what_may_be_missing() -> None:
     assert not any(each.is_required for each in few.columns), "so few records prove nothing"
 
 
-def test_what_is_of_several_kinds_says_so() -> None:
+def test_mixed_kinds_are_commented() -> None:
     records = [{"x": 1, "in": {"deep": ["a", 5]}}, {"x": "it's"}, {"x": "b"}]
     assert [str(each) for each in infer(json.dumps(each).encode() for each in records).columns] == [
         "x string comment 'x: a text 2 times, a whole number 1 times'",
@@ -78,12 +78,12 @@ def test_what_is_of_several_kinds_says_so() -> None:
     ]
 
 
-def test_values_that_are_no_objects_are_counted() -> None:
+def test_values_that_are_not_objects_are_counted() -> None:
     seen = infer([b'{"a": 1}', b"nothing", b"[1]", None, b"\x00\x00\x00\x00\x07abc", b"\xff"])
     assert (seen.records, seen.strangers, seen.prefixed) == (5, 4, 1)
 
 
-def test_names_that_differ_by_case_alone_are_one() -> None:
+def test_names_that_differ_only_in_case_are_one() -> None:
     assert types_of({"ID": 1, "id": "x", "": 5}) == {"ID": "long"}
     assert types_of({"a": {"B": 1, "b": "x"}}) == {"a": "struct<B:long>"}
 
@@ -107,6 +107,6 @@ def test_a_sample_parses_by_its_own_schema(records: list[dict[str, Any]]) -> Non
     assert parsed.faults == []
 
 
-def test_a_name_that_no_text_can_have_is_left_out() -> None:
+def test_a_name_that_is_not_valid_text_is_left_out() -> None:
     seen = infer([rb'{"a": 1, "\ud800": 2, "b": {"c": 1, "\udc00": 2}}'])
     assert [(each.name, each.type) for each in seen.columns] == [("a", "long"), ("b", "struct<c:long>")]

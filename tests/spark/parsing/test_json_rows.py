@@ -1,4 +1,4 @@
-"""What a JSON value means by its schema, and what is said of one that does not fit."""
+"""JSON values by schema, and the reasons of bad ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.spark.parsing.schemas import read_schema
 
 
 def read(kind: str, json: str | bytes) -> Any:
-    """The one field `v` of this type."""
+    """The field `v` of this type."""
     value = json if isinstance(json, bytes) else f'{{"v":{json}}}'.encode()
     return row_reader(read_schema(f"v {kind}"))(value).get("v")
 
@@ -27,7 +27,7 @@ def micros(*moment: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "json", "wanted"),
+    ("kind", "json", "expected"),
     [
         ("byte", "-128", -128),
         ("long", "9223372036854775807", 2**63 - 1),
@@ -67,8 +67,8 @@ def micros(*moment: int) -> int:
         ("timestamp", "-1", -1_000_000),
     ],
 )
-def test_values(kind: str, json: str, wanted: Any) -> None:
-    assert read(kind, json) == wanted
+def test_values(kind: str, json: str, expected: Any) -> None:
+    assert read(kind, json) == expected
 
 
 def test_the_last_of_two_fields_counts_and_nan_is_a_double() -> None:
@@ -77,7 +77,7 @@ def test_the_last_of_two_fields_counts_and_nan_is_a_double() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "json", "told"),
+    ("kind", "json", "message"),
     [
         ("int", b"", "not JSON: the value is empty"),
         ("int", b" \n", "not JSON: the value is empty"),
@@ -101,7 +101,7 @@ def test_the_last_of_two_fields_counts_and_nan_is_a_double() -> None:
         ("double", "1" + "0" * 400, "v: the number is too large"),
         ("float", "1e39", "v: 1e+39 does not fit into 32 bits"),
         ("boolean", "0", "v: true or false was expected, not 0"),
-        ("string", '"\\ud800"', "v: half of a surrogate pair is no text"),
+        ("string", '"\\ud800"', "v: half of a surrogate pair is not text"),
         ("binary", '"a"', 'v: base64 text was expected, not "a"'),
         ("decimal(4,2)", "100", "v: 100 does not fit into decimal(4,2)"),
         ("decimal(4,2)", "1.001", "v: 1.001 does not fit into decimal(4,2)"),
@@ -122,20 +122,20 @@ def test_the_last_of_two_fields_counts_and_nan_is_a_double() -> None:
         ("array<struct<x:int>>", '[{"x":1},{"x":[]}]', "v[].x: a whole number was expected, not an array"),
     ],
 )
-def test_what_is_wrong_is_said(kind: str, json: str | bytes, told: str) -> None:
+def test_a_bad_value_has_a_reason(kind: str, json: str | bytes, message: str) -> None:
     with pytest.raises(Fault) as caught:
         read(kind, json)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
     assert len(str(caught.value)) < 200
 
 
-def test_only_a_little_of_a_large_value_is_shown() -> None:
+def test_a_large_value_is_truncated_in_the_reason() -> None:
     with pytest.raises(Fault) as caught:
         read("int", '"' + "x" * 10_000 + '"')
     assert len(str(caught.value)) < 200
 
 
-def test_numbers_are_told_apart_by_their_size() -> None:
+def test_the_unit_of_a_time_is_recognized_by_its_size() -> None:
     assert epoch_microseconds(99_999_999_999) == 99_999_999_999_000_000
     assert epoch_microseconds(100_000_000_000) == 100_000_000_000_000
     assert epoch_microseconds(-(10**14)) == -(10**14)

@@ -17,7 +17,7 @@ def schema(**properties: Any) -> dict[str, Any]:
 
 
 def test_plain_types_formats_and_containers() -> None:
-    found = type_of_json_schema(
+    result = type_of_json_schema(
         schema(
             id={"type": "integer"},
             price={"type": "number"},
@@ -34,7 +34,7 @@ def test_plain_types_formats_and_containers() -> None:
             either={"type": ["string", "integer"]},
         )
     )
-    assert found.simpleString() == (
+    assert result.simpleString() == (
         "struct<id:bigint,price:double,paid:boolean,name:string,at:timestamp,day:date,mail:string,photo:binary,"
         "tags:array<string>,lines:array<struct<sku:string>>,counts:map<string,bigint>,anything:string,either:string>"
     )
@@ -47,19 +47,19 @@ def test_required_is_not_null_unless_null_is_allowed() -> None:
         c={"type": ["integer", "null"]},
         d={"anyOf": [{"type": "null"}, {"type": "integer"}]},
     )
-    found = type_of_json_schema(given | {"required": ["a", "c", "d"]})
-    assert [each.nullable for each in found] == [False, True, True, True]
-    assert {each.dataType.simpleString() for each in found} == {"bigint"}
+    result = type_of_json_schema(given | {"required": ["a", "c", "d"]})
+    assert [each.nullable for each in result] == [False, True, True, True]
+    assert {each.dataType.simpleString() for each in result} == {"bigint"}
 
 
 def test_references_within_the_schema_are_followed() -> None:
     given = schema(home={"$ref": "#/$defs/address"}, work={"$ref": "#/$defs/address"})
-    found = type_of_json_schema(given | {"$defs": {"address": schema(city={"type": "string"})}})
-    assert found.simpleString() == "struct<home:struct<city:string>,work:struct<city:string>>"
+    result = type_of_json_schema(given | {"$defs": {"address": schema(city={"type": "string"})}})
+    assert result.simpleString() == "struct<home:struct<city:string>,work:struct<city:string>>"
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         (
             schema(child={"$ref": "#/$defs/node"}) | {"$defs": {"node": schema(next={"$ref": "#/$defs/node"})}},
@@ -73,6 +73,6 @@ def test_references_within_the_schema_are_followed() -> None:
         ({"type": "object"}, "an object with properties"),
     ],
 )
-def test_what_is_wrong_is_said(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(SchemaError, match=told):
+def test_an_invalid_schema_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
         type_of_json_schema(given)

@@ -1,4 +1,4 @@
-"""The parser as a whole: rows and reasons for any values, in any mixture, quickly."""
+"""The parser: rows and reasons for any mixture of values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DDL = "id long, customer string, amount double, at timestamp, items array<struct
     ],
 )
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Every test with the compiled reader and without."""
+    """Run every test with the compiled reader and without it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernel, "COMPILED", request.param == "compiled")
         assert Parser("json", DDL).is_compiled is (request.param == "compiled")
@@ -42,19 +42,19 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def order(number: int, **more: Any) -> bytes:
     items = [{"sku": "A-100", "n": 2}, {"sku": "B-200", "n": 1}]
-    told = {"id": number, "customer": f"c-{number % 7}", "amount": number / 7, "at": "2024-01-02T03:04:05.123Z"}
-    return json.dumps(told | {"items": items} | more).encode()
+    fields = {"id": number, "customer": f"c-{number % 7}", "amount": number / 7, "at": "2024-01-02T03:04:05.123Z"}
+    return json.dumps(fields | {"items": items} | more).encode()
 
 
 def parse(values: list[bytes | None], parser: Parser) -> Parsed:
-    found = parser.parse(pa.array(values, pa.binary()))
-    found.rows.validate(full=True)
-    assert found.rows.type == parser.arrow_type
-    assert len(found.rows) == len(values)
-    return found
+    result = parser.parse(pa.array(values, pa.binary()))
+    result.rows.validate(full=True)
+    assert result.rows.type == parser.arrow_type
+    assert len(result.rows) == len(values)
+    return result
 
 
-class Spy:
+class ReadCounter:
     """Counts the rows that are read one by one."""
 
     def __init__(self, parser: Parser) -> None:
@@ -69,28 +69,28 @@ class Spy:
 
 def test_good_rows_keep_their_order_and_tombstones_are_null() -> None:
     parser = Parser("json", DDL)
-    spy = Spy(parser)
+    counter = ReadCounter(parser)
     values = [None if number % 10 == 3 else order(number) for number in range(1000)]
-    found = parse(values, parser)
-    assert not found.faults
-    assert spy.rows == (0 if parser.is_compiled else 900)
-    assert [row and row["id"] for row in found.rows.to_pylist()] == [
+    result = parse(values, parser)
+    assert not result.faults
+    assert counter.rows == (0 if parser.is_compiled else 900)
+    assert [row and row["id"] for row in result.rows.to_pylist()] == [
         None if number % 10 == 3 else number for number in range(1000)
     ]
 
 
-def test_bad_rows_are_found_among_good_ones_and_keep_their_places() -> None:
+def test_bad_rows_are_found_among_good_ones() -> None:
     parser = Parser("json", DDL)
-    spy = Spy(parser)
+    counter = ReadCounter(parser)
     bad = {0: b"", 17: b'{"id":"x"}', 500: b"\xff", 501: b'{"at":"never"}', 998: b"{}{}", 999: b"nope"}
     values: list[bytes | None] = [bad.get(number, order(number)) for number in range(1000)]
     values[400] = None
-    found = parse(values, parser)
-    assert dict(found.faults).keys() == bad.keys()
-    assert [row for row, _ in found.faults] == sorted(bad)
-    ids = [row and row["id"] for row in found.rows.to_pylist()]
+    result = parse(values, parser)
+    assert dict(result.faults).keys() == bad.keys()
+    assert [row for row, _ in result.faults] == sorted(bad)
+    ids = [row and row["id"] for row in result.rows.to_pylist()]
     assert ids == [None if number in bad or number == 400 else number for number in range(1000)]
-    assert spy.rows == (len(bad) if parser.is_compiled else 999)
+    assert counter.rows == (len(bad) if parser.is_compiled else 999)
 
 
 def test_values_in_slices_of_larger_arrays() -> None:
@@ -102,26 +102,26 @@ def test_values_in_slices_of_larger_arrays() -> None:
 
 
 def test_times_as_numbers() -> None:
-    found = parse([order(number, at=1_700_000_000_000 + number) for number in range(100)], Parser("json", DDL))
-    assert found.rows[5].as_py()["at"].timestamp() == 1_700_000_000.005
+    result = parse([order(number, at=1_700_000_000_000 + number) for number in range(100)], Parser("json", DDL))
+    assert result.rows[5].as_py()["at"].timestamp() == 1_700_000_000.005
 
 
 def test_maps_and_binary() -> None:
     parser = Parser("json", "m map<string,array<int>>, b binary")
     count = 2 * parser_module.ROWS_MAX + 1
-    found = parse([b'{"m":{"a":[1],"b":null},"b":"aGk="}', b'{"m":[]}'] * (count // 2) + [b"{}"], parser)
-    assert found.rows[0].as_py() == {"m": [("a", [1]), ("b", None)], "b": b"hi"}
-    assert found.rows[count - 1].as_py() == {"m": None, "b": None}
-    assert found.faults[0] == (1, "m: an object was expected, not an array")
-    assert len(found.faults) == count // 2
+    result = parse([b'{"m":{"a":[1],"b":null},"b":"aGk="}', b'{"m":[]}'] * (count // 2) + [b"{}"], parser)
+    assert result.rows[0].as_py() == {"m": [("a", [1]), ("b", None)], "b": b"hi"}
+    assert result.rows[count - 1].as_py() == {"m": None, "b": None}
+    assert result.faults[0] == (1, "m: an object was expected, not an array")
+    assert len(result.faults) == count // 2
 
 
 def test_a_value_that_is_too_long_is_bad_whether_alone_or_not() -> None:
     parser = Parser("json", "s string")
     long = b'{"s":"' + b"x" * VALUE_BYTES_MAX + b'"}'
-    told = f"the value has {len(long):,} bytes; at most 16,777,216 are read"
-    assert parse([long], parser).faults == [(0, told)]
-    assert parse([b"{}"] * 40 + [long], parser).faults == [(40, told)]
+    message = f"the value has {len(long):,} bytes; at most 16,777,216 are read"
+    assert parse([long], parser).faults == [(0, message)]
+    assert parse([b"{}"] * 40 + [long], parser).faults == [(40, message)]
 
 
 @pytest.mark.parametrize(
@@ -134,21 +134,21 @@ def test_a_value_that_is_too_deep_or_has_endless_digits_is_bad_whether_alone_or_
     value = order(7)[:-1] + b',"unknown":' + unknown + b"}"
     (fault,) = parse([value], parser).faults
     assert fault[1].startswith("not readable: ")
-    found = parse([order(1), value, order(2)], parser)
-    assert found.faults == [(1, fault[1])]
-    assert found.rows.flatten()[0].to_pylist() == [1, None, 2]
+    result = parse([order(1), value, order(2)], parser)
+    assert result.faults == [(1, fault[1])]
+    assert result.rows.flatten()[0].to_pylist() == [1, None, 2]
 
 
 @pytest.mark.parametrize(
     "bad", [b'{"id":"x"}', b"", b'{"id":99999999999999999999}', b"\0" * 100], ids=["type", "empty", "range", "zeros"]
 )
-def test_a_poisoned_batch_takes_linear_time(bad: bytes) -> None:
+def test_a_batch_of_bad_values_takes_linear_time(bad: bytes) -> None:
     parser = Parser("json", DDL)
-    spy = Spy(parser)
+    counter = ReadCounter(parser)
     began = time.process_time()
-    found = parse([bad] * 10_000, parser)
-    assert len(found.faults) == 10_000
-    assert spy.rows == 10_000
+    result = parse([bad] * 10_000, parser)
+    assert len(result.faults) == 10_000
+    assert counter.rows == 10_000
     assert time.process_time() - began < 20
 
 
@@ -158,7 +158,7 @@ NOISE = st.one_of(
         [b"{}", b"{}{}", b'{"id":1}', b'{"id":', b'{"items":[{"sku":"}', b"{\n}", b'{"customer":"\\ud800"}', b" {} "]
     ),
     st.tuples(st.integers(0, 150), st.binary(min_size=1, max_size=3)).map(
-        lambda found: order(3)[: found[0]] + found[1] + order(3)[found[0] + len(found[1]) :]
+        lambda result: order(3)[: result[0]] + result[1] + order(3)[result[0] + len(result[1]) :]
     ),
 )
 

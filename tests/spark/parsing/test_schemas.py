@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
 from pyspark.sql import types
 
 from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.schemas import arrow_struct, inlined, nullable, read_schema, schema_of_file
+from millpond.spark.parsing.schemas import arrow_struct, inline_schema, nullable, read_schema, schema_of_file
 
 WANTED = "struct<id:bigint,tags:array<string>>"
 DDL = "id long not null, tags array<string>"
@@ -47,23 +47,23 @@ JSON_SCHEMA = json.dumps(
     ("name", "text"),
     [("a.ddl", DDL), ("a.txt", DDL), ("a.json", SPARK_JSON), ("a.json", JSON_SCHEMA), ("a.avsc", AVRO)],
 )
-def test_each_notation_says_the_same(name: str, text: str, tmp_path: Path) -> None:
+def test_every_notation_gives_the_same_schema(name: str, text: str, tmp_path: Path) -> None:
     file = tmp_path / name
     file.write_text(text)
-    for found in (read_schema(text), read_schema(str(file)), schema_of_file(file)):
-        assert found.simpleString() == WANTED
-        assert not found["id"].nullable
-        assert found["tags"].nullable
-    assert inlined(str(file)) == text
-    assert inlined(text) == text
+    for result in (read_schema(text), read_schema(str(file)), schema_of_file(file)):
+        assert result.simpleString() == WANTED
+        assert not result["id"].nullable
+        assert result["tags"].nullable
+    assert inline_schema(str(file)) == text
+    assert inline_schema(text) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("  ", "is empty"),
-        ("{", "begins like JSON but is none"),
-        ("{}", "no schema of a record"),
+        ("{", "looks like JSON but is invalid"),
+        ("{}", "not the schema of a record"),
         ('{"type": "struct"}', "Spark's JSON cannot be read"),
         ('{"type": "struct", "fields": []}', "has no fields"),
         ("a map<int,string>", "a: the keys of a map are strings"),
@@ -74,24 +74,24 @@ def test_each_notation_says_the_same(name: str, text: str, tmp_path: Path) -> No
         ),
     ],
 )
-def test_what_is_wrong_is_said(text: str, told: str) -> None:
-    with pytest.raises(SchemaError, match=told):
+def test_an_invalid_schema_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
         read_schema(text)
 
 
-def test_a_file_with_another_ending_is_no_schema(tmp_path: Path) -> None:
+def test_a_file_with_another_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"is named \*\.avsc"):
         schema_of_file(tmp_path / "orders.csv")
     bad = tmp_path / "bad.ddl"
     bad.write_text("a strnig")
-    with pytest.raises(SchemaError, match=r"bad\.ddl: 'strnig'"):
+    with pytest.raises(SchemaError, match=r"bad\.ddl: character 3: expected a type, such as string, not 'strnig'"):
         schema_of_file(bad)
 
 
-def test_the_column_may_be_null_everywhere_and_has_spark_s_arrow_types() -> None:
-    found = nullable(read_schema("a int not null, b array<struct<c:timestamp not null>> not null"))
-    assert isinstance(found, types.StructType)
-    arrow = arrow_struct(found)
+def test_the_column_is_nullable_and_has_sparks_arrow_types() -> None:
+    result = nullable(read_schema("a int not null, b array<struct<c:timestamp not null>> not null"))
+    assert isinstance(result, types.StructType)
+    arrow = arrow_struct(result)
     assert str(arrow) == "struct<a: int32, b: list<element: struct<c: timestamp[us, tz=UTC]>>>"
     assert all(each.nullable for each in arrow)
     assert arrow.field("b").type.value_type.field("c").nullable

@@ -1,5 +1,4 @@
-"""The compiled reader of JSON: what it takes means what the plain way means by it, and the parser with it says no
-other word than the parser without."""
+"""The compiled reader of JSON: equal to the plain reader for the values it accepts, with and without it."""
 
 from __future__ import annotations
 
@@ -90,13 +89,13 @@ MORE_LEAVES = [
 ]
 
 
-def test_every_kind_of_json_at_every_place() -> None:
+def test_every_json_value_in_every_position() -> None:
     values: list[bytes | None] = [(place % leaf).encode() for place in EVERY_PLACE for leaf in MORE_LEAVES]
     taken = sum(agree(EVERY, values[at : at + 40]) for at in range(0, len(values), 40))
     assert taken > len(values) / 5
 
 
-def test_what_most_values_are_is_taken() -> None:
+def test_common_json_values_are_accepted() -> None:
     row = {
         "i": -5,
         "h": 300,
@@ -122,22 +121,22 @@ def test_what_most_values_are_is_taken() -> None:
     assert agree(EVERY, values) == len(values) - 1
 
 
-def test_fields_in_any_order_and_names_of_any_kind() -> None:
+def test_fields_in_any_order_with_any_names() -> None:
     names = ["a", "ab", "abcdefg", "abcdefgh", "abcdefghi", "é", "😀", "x y", 'q"q', "b\\b", "n\nn", "", "abcdefghj"]
     kind = types.StructType([types.StructField(each, types.IntegerType()) for each in names])
     parser = Parser("json", kind.json())
     chance = random.Random(15)
     values: list[bytes | None] = []
     for _ in range(300):
-        told = chance.sample([*names, "abcdefghk", "q", "ac", "zzzzzzzzz"], chance.randint(0, 14))
-        text = json.dumps({name: at for at, name in enumerate(told)}, ensure_ascii=chance.random() < 0.2)
+        chosen_names = chance.sample([*names, "abcdefghk", "q", "ac", "zzzzzzzzz"], chance.randint(0, 14))
+        text = json.dumps({name: at for at, name in enumerate(chosen_names)}, ensure_ascii=chance.random() < 0.2)
         values.append(text.encode())
     assert agree(parser, values) > 50
     agree(parser, [b'{"q"q":1}', b'{"a', b'{"a"', b'{"a":', b'{"ab":1', b'{"abcdefgh":1,"abcdefghi":2}', b'{"":7}'])
 
 
 @pytest.mark.parametrize("kind", ["double", "float"])
-def test_numbers_with_a_point_are_the_nearest(kind: str) -> None:
+def test_decimal_fractions_are_rounded_to_the_nearest(kind: str) -> None:
     parser = Parser("json", f"v {kind}")
     chance = random.Random(15)
     texts = []
@@ -149,7 +148,7 @@ def test_numbers_with_a_point_are_the_nearest(kind: str) -> None:
         texts.append(f"{text}e{chance.randint(-340, 320) if chance.random() < 0.3 else chance.randint(-70, 70)}")
         texts.append(repr(chance.uniform(-1e6, 1e6)))
         texts.append(repr(float(f"{chance.getrandbits(64)}e{chance.randint(-60, 40)}")))
-    # Halfway between two doubles, and right beside.
+    # Halfway between two doubles, and next to it.
     for _ in range(2000):
         exponent = chance.randint(-30, 60)
         middle = Decimal(2 * chance.getrandbits(52) + 2**53 + 1) * Decimal(2) ** exponent
@@ -186,7 +185,7 @@ NAMES = st.sampled_from(["a", "b", "id", "amount", "a_long_name_of_a_field", "é
 
 def structs(inner: st.SearchStrategy[types.DataType]) -> st.SearchStrategy[types.DataType]:
     field = st.tuples(NAMES, inner, st.booleans())
-    return st.lists(field, min_size=1, max_size=5, unique_by=lambda found: found[0]).map(
+    return st.lists(field, min_size=1, max_size=5, unique_by=lambda result: result[0]).map(
         lambda fields: types.StructType([types.StructField(*each) for each in fields])
     )
 
@@ -226,7 +225,7 @@ def _written(kind: types.DataType) -> st.SearchStrategy[str]:
             numbers = st.decimals(allow_nan=False, allow_infinity=False, places=kind.scale).map(str)
             return st.one_of(numbers, numbers.map(json.dumps), st.integers(-99, 99).map(str))
         case types.BinaryType():
-            return st.binary(max_size=9).map(lambda found: json.dumps(base64.b64encode(found).decode()))
+            return st.binary(max_size=9).map(lambda result: json.dumps(base64.b64encode(result).decode()))
         case types.DateType():
             return st.dates().map(lambda day: f'"{day.isoformat()}"')
         case types.TimestampType() | types.TimestampNTZType():
@@ -256,7 +255,7 @@ def _object(fields: list[tuple[str, st.SearchStrategy[str]]]) -> st.SearchStrate
         for name, value in fields
     ]
     unknown = st.lists(st.tuples(st.sampled_from(["other", "i", ""]), WRONG), max_size=1)
-    together = st.tuples(*each, unknown).map(lambda found: [pair for pairs in found for pair in pairs])
+    together = st.tuples(*each, unknown).map(lambda result: [pair for pairs in result for pair in pairs])
     return together.flatmap(lambda pairs: st.permutations(pairs) if len(pairs) < 4 else st.just(pairs)).map(_pairs)
 
 
@@ -272,12 +271,12 @@ def test_json_of_any_schema(data: st.DataObject) -> None:
     parser = Parser("json", kind.json())
     value = written(kind).map(str.encode)
     broken = st.tuples(value, st.integers(0, 80), st.binary(max_size=2)).map(
-        lambda found: found[0][: found[1]] + found[2] + found[0][found[1] + 1 :]
+        lambda result: result[0][: result[1]] + result[2] + result[0][result[1] + 1 :]
     )
     agree(parser, data.draw(st.lists(st.one_of(value, value, value, st.none(), broken), max_size=5)))
 
 
-# Around.
+# Slices, threads, buffers.
 
 
 def test_slices_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,23 +300,23 @@ def test_slices_and_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert EVERY.parse(pa.nulls(3, pa.binary())).rows.null_count == 3
 
 
-def test_what_was_taken_outlives_what_is_read_later() -> None:
+def test_results_survive_later_reads() -> None:
     first = EVERY.parse(pa.array([b'{"s":"one","a":[{"x":1}]}'] * 50, pa.binary())).rows
     EVERY.parse(pa.array([b'{"s":"two","a":[{"x":2},{}]}', b"{"] * 50, pa.binary()))
     assert {(row["s"], row["a"][0]["x"]) for row in first.to_pylist()} == {("one", 1)}
 
 
-def test_of_several_threads_one_reads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that read by the same options share a parser. Without turns, one hands out what the other has gathered."""
+def test_threads_read_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks with the same options share a parser. Without a lock, one would return the values of the other."""
     parser = Parser("json", "a string, b string")
     few, many = (pa.array([b'{"a":"x","b":"y"}'] * count, pa.binary()) for count in (3, 1000))
     module = import_module("millpond.wire.kernel._values")
     make = module.ValueBuffers
-    found: list[pa.StructArray] = []
-    other = Thread(target=lambda: found.append(parser.parse(many).rows))
+    result: list[pa.StructArray] = []
+    other = Thread(target=lambda: result.append(parser.parse(many).rows))
 
     def make_late(*arguments: Any) -> Any:
-        # Here the interpreter may let another thread go on.
+        # The interpreter may switch threads here.
         if other.ident is None:
             other.start()
             other.join(0.1)
@@ -327,10 +326,10 @@ def test_of_several_threads_one_reads_at_a_time(monkeypatch: pytest.MonkeyPatch)
     rows = parser.parse(few).rows
     other.join()
     assert rows_of(rows) == [{"a": "x", "b": "y"}] * 3
-    assert rows_of(found[0]) == [{"a": "x", "b": "y"}] * 1000
+    assert rows_of(result[0]) == [{"a": "x", "b": "y"}] * 1000
 
 
-def test_buffers_that_are_too_short_are_not_followed() -> None:
+def test_invalid_buffers_are_refused() -> None:
     assert EVERY._compiled is not None
     read = EVERY._compiled._reader.read
     ends = b"".join(each.to_bytes(4, "little", signed=True) for each in (0, 2, 4))
@@ -353,18 +352,18 @@ def test_buffers_that_are_too_short_are_not_followed() -> None:
     assert read(2, 0, None, ends, b"{}{}")[1] == []
 
 
-def test_without_the_compiled_room_there_is_no_such_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_compiled_kernel_the_plain_reader_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "COMPILED", False)
     parser = Parser("json", "i int")
     assert parser._compiled is None
     assert parser.parse(pa.array([b'{"i":1}', b"", None], pa.binary())).rows.to_pylist() == [{"i": 1}, None, None]
 
 
-def test_nan_is_not_lost_on_the_way() -> None:
-    found = EVERY.parse(pa.array([b'{"d":NaN,"f":"NaN"}', b'{"d":"-Infinity","f":Infinity}'], pa.binary())).rows
-    assert math.isnan(found[0]["d"].as_py())
-    assert math.isnan(found[0]["f"].as_py())
-    assert found[1].as_py()["d"] == -math.inf
-    assert found[1].as_py()["f"] == math.inf
+def test_nan_and_infinity_are_kept() -> None:
+    result = EVERY.parse(pa.array([b'{"d":NaN,"f":"NaN"}', b'{"d":"-Infinity","f":Infinity}'], pa.binary())).rows
+    assert math.isnan(result[0]["d"].as_py())
+    assert math.isnan(result[0]["f"].as_py())
+    assert result[1].as_py()["d"] == -math.inf
+    assert result[1].as_py()["f"] == math.inf
     assert isinstance(EVERY._compiled, ValueColumns)
     assert EVERY._compiled.read(pa.array([b'{"d":NaN,"f":"NaN"}'], pa.binary()))[1] == []

@@ -1,5 +1,4 @@
-"""The compiled reader of Avro: what it takes means what the plain way means by it, and the parser with it says no
-other word than the parser without."""
+"""The compiled reader of Avro: equal to the plain reader for the values it accepts, with and without it."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ TEXT = st.text(max_size=20)
 
 
 def avro_names() -> st.SearchStrategy[str]:
-    return st.uuids().map(lambda found: f"N{found.hex}")
+    return st.uuids().map(lambda result: f"N{result.hex}")
 
 
 AVRO_LEAVES: st.SearchStrategy[Any] = st.one_of(
@@ -68,7 +67,7 @@ def avro_records(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         lambda kinds: [{"name": f"f{at}", "type": kind} for at, kind in enumerate(kinds)]
     )
     return st.tuples(avro_names(), fields).map(
-        lambda found: {"type": "record", "name": found[0], "namespace": "shop", "fields": found[1]}
+        lambda result: {"type": "record", "name": result[0], "namespace": "shop", "fields": result[1]}
     )
 
 
@@ -102,7 +101,7 @@ LONGS = st.one_of(st.integers(-200, 200), st.integers(-(2**31), 2**31), st.integ
 
 
 def avro(schema: Any) -> st.SearchStrategy[bytes]:
-    """A value as bytes, by our own hand: also what no writer would write, and what fits into no column."""
+    """A value encoded by hand, including what no writer would write, and what fits into no column."""
     if isinstance(schema, list):
         return st.integers(0, 39).flatmap(
             lambda chance: (
@@ -124,10 +123,10 @@ def avro(schema: Any) -> st.SearchStrategy[bytes]:
         case "double":
             return st.binary(min_size=8, max_size=8)
         case "bytes":
-            return st.binary(max_size=18).map(lambda found: number(len(found)) + found)
+            return st.binary(max_size=18).map(lambda result: number(len(result)) + result)
         case "string":
             return st.one_of(TEXT.map(str.encode), TEXT.map(str.encode), st.binary(max_size=3)).map(
-                lambda found: number(len(found)) + found
+                lambda result: number(len(result)) + result
             )
         case "enum":
             return st.sampled_from([0, 1, 2] * 7 + [-1, 3]).map(number)
@@ -150,8 +149,8 @@ def blocks(item: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
         inner = b"".join(items)
         return (number(-len(items)) + number(len(inner)) if is_sized else number(len(items))) + inner
 
-    one = st.tuples(st.lists(item, min_size=1, max_size=3), st.booleans()).map(lambda found: block(*found))
-    return st.lists(one, max_size=2).map(lambda found: b"".join(found) + b"\0")
+    one = st.tuples(st.lists(item, min_size=1, max_size=3), st.booleans()).map(lambda result: block(*result))
+    return st.lists(one, max_size=2).map(lambda result: b"".join(result) + b"\0")
 
 
 @settings(max_examples=250, deadline=None)
@@ -160,9 +159,9 @@ def test_avro_of_any_schema(data: st.DataObject) -> None:
     schema = data.draw(avro_records(AVRO_TYPES))
     prefixed = data.draw(st.booleans())
     parser = Parser("avro", json.dumps(schema), prefixed=prefixed)
-    value = avro(schema).map(lambda found: b"\0\0\0\0\7" + found if prefixed else found)
+    value = avro(schema).map(lambda result: b"\0\0\0\0\7" + result if prefixed else result)
     broken = st.tuples(value, st.integers(0, 40), st.binary(max_size=3)).map(
-        lambda found: found[0][: found[1]] + found[2] + found[0][found[1] + 1 :]
+        lambda result: result[0][: result[1]] + result[2] + result[0][result[1] + 1 :]
     )
     values = data.draw(st.lists(st.one_of(value, value, st.none(), broken, st.binary(max_size=20)), max_size=5))
     agree(parser, values)
@@ -193,11 +192,11 @@ def test_a_decimal_of_38_digits_keeps_them_all(scale: int) -> None:
         if each.bit_length() < 8 * size
     ]
     assert agree(parser, values) >= 7
-    found = parser.parse(pa.array(values[:1], pa.binary())).rows[0].as_py()["v"]
-    assert found == Decimal((0, (9,) * 38, -scale))
+    result = parser.parse(pa.array(values[:1], pa.binary())).rows[0].as_py()["v"]
+    assert result == Decimal((0, (9,) * 38, -scale))
 
 
-def test_what_most_values_of_avro_are_is_taken() -> None:
+def test_common_avro_values_are_accepted() -> None:
     schema = {
         "type": "record",
         "name": "Order",
@@ -229,7 +228,7 @@ def test_what_most_values_of_avro_are_is_taken() -> None:
     assert agree(parser, [*cut, full + b"\0"]) == 0
 
 
-def test_names_mean_what_fastavro_means_by_them() -> None:
+def test_type_names_are_resolved_like_in_fastavro() -> None:
     schema = {
         "type": "record",
         "name": "shop.Order",

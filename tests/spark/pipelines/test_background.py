@@ -1,22 +1,21 @@
-"""Work in the background looks like a query to whoever watches it."""
+"""Background work has the interface of a query."""
 
 from __future__ import annotations
 
 import threading
 
 from millpond.spark.pipelines.background import Background
-from millpond.spark.pipelines.kind import Report
 from millpond.spark.pipelines.progress import JobWatch
 
 
-def test_rows_are_told_and_added_up() -> None:
+def test_rows_are_reported_and_added_up() -> None:
     go = threading.Event()
 
-    def work(report: Report) -> None:
+    def work(report: Background) -> None:
         for _ in range(4):
-            report.rows(25)
+            report.add_rows(25)
         go.wait(60)
-        report.rows(11)
+        report.add_rows(11)
 
     query, watch = Background("replay", work), JobWatch("replay", "replay")
     assert query.isActive
@@ -29,8 +28,8 @@ def test_rows_are_told_and_added_up() -> None:
     assert query.exception() is None
 
 
-def test_a_failure_is_kept() -> None:
-    def work(report: Report) -> None:
+def test_a_failure_is_the_querys_exception() -> None:
+    def work(report: Background) -> None:
         raise ValueError("no such table")
 
     query = Background("replay", work)
@@ -40,10 +39,10 @@ def test_a_failure_is_kept() -> None:
     assert JobWatch("replay", "replay").look(query).state == "failed"
 
 
-def test_it_ends_when_it_is_asked_to() -> None:
+def test_it_stops_on_request() -> None:
     rounds = []
 
-    def work(report: Report) -> None:
+    def work(report: Background) -> None:
         while not report.is_stopping:
             rounds.append(1)
             threading.Event().wait(0.01)

@@ -1,4 +1,4 @@
-"""What a job reads and how: options and columns, and steps in SQL."""
+"""The options and columns of a job's input, and SQL steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PIPELINE = Pipeline(
 )
 
 
-def test_the_source_is_asked_for_what_was_declared() -> None:
+def test_source_options_follow_the_declaration() -> None:
     assert c.source_options(PIPELINE, FIRST) == {
         "kafka.bootstrap.servers": "pond:9092",
         "kafka.sasl.username": "u",
@@ -37,17 +37,17 @@ def test_the_source_is_asked_for_what_was_declared() -> None:
     }
     assert c.source_options(PIPELINE, SECOND)["commitGroup"] == "g.second", "two queries cannot be one group"
     moment = Source(pattern="o.*", start=datetime(2026, 1, 31, tzinfo=UTC))
-    found = c.source_options(replace(PIPELINE, source=moment), FIRST)
-    assert (found["subscribePattern"], found["startingTimestamp"]) == ("o.*", "1769817600000")
-    assert not {"subscribe", "startingOffsets", "commitGroup"} & found.keys()
+    result = c.source_options(replace(PIPELINE, source=moment), FIRST)
+    assert (result["subscribePattern"], result["startingTimestamp"]) == ("o.*", "1769817600000")
+    assert not {"subscribe", "startingOffsets", "commitGroup"} & result.keys()
 
 
-def test_a_sink_gets_the_cluster_and_its_login_and_nothing_else() -> None:
+def test_a_sink_gets_only_the_settings_of_the_cluster() -> None:
     assert PIPELINE.source is not None
     assert c.kafka_options(PIPELINE.source) == {"kafka.bootstrap.servers": "pond:9092", "kafka.sasl.username": "u"}
 
 
-def test_of_one_bad_record_there_is_one_dead_letter() -> None:
+def test_only_the_first_job_sends_dead_letters() -> None:
     assert c.parse_options(PIPELINE, FIRST)["badRecords"] == "dead_letters"
     assert c.parse_options(PIPELINE, SECOND)["badRecords"] == "null"
     assert (c.drops_faults(PIPELINE, FIRST), c.drops_faults(PIPELINE, SECOND)) == (False, True)
@@ -74,7 +74,7 @@ def test_columns_of_raw_and_parsed_records() -> None:
     ]
 
 
-def test_triggers() -> None:
+def test_a_run_once_overrides_the_trigger() -> None:
     assert c.trigger_arguments("available_now") == {"availableNow": True}
     assert c.trigger_arguments("continuous") == {"processingTime": "0 seconds"}
     assert c.trigger_arguments("10 seconds") == {"processingTime": "10 seconds"}
@@ -84,14 +84,14 @@ def test_triggers() -> None:
     assert c.JobContext(None, PIPELINE, SECOND, watch, is_once=True).trigger == "available_now"  # type: ignore[arg-type]
 
 
-def test_a_figure_that_a_job_tells_is_in_its_watch() -> None:
+def test_a_figure_of_a_job_is_in_its_watch() -> None:
     watch = JobWatch("a", "b")
-    c.JobContext(None, PIPELINE, FIRST, watch).tell("hot", 5)  # type: ignore[arg-type]
+    c.JobContext(None, PIPELINE, FIRST, watch).set_figure("hot", 5)  # type: ignore[arg-type]
     assert watch.figures == {"hot": 5}
 
 
 class _Given(c.JobContext):
-    """Reads a frame that is there instead of topics."""
+    """Reads a local stream instead of topics."""
 
     def parsed(self) -> DataFrame:
         return self.spark.readStream.format("rate").load().selectExpr("value AS id", "timestamp AS _timestamp")

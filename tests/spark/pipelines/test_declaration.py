@@ -1,4 +1,4 @@
-"""Declarations: TOML and Python say the same, and every mistake is told with its file, table and key."""
+"""Declarations: TOML and Python are equal, and errors name file, table and key."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ name = "two"
 """
 
 
-def test_the_whole_of_a_file_equals_the_same_in_python(load: Load, tmp_path: Path) -> None:
-    found = load(WHOLE, STAGE="test")
-    assert found == Pipeline(
+def test_toml_and_python_give_equal_declarations(load: Load, tmp_path: Path) -> None:
+    result = load(WHOLE, STAGE="test")
+    assert result == Pipeline(
         name="orders",
         checkpoint=str(tmp_path / "state"),
         trigger="10 seconds",
@@ -121,28 +121,28 @@ def test_the_whole_of_a_file_equals_the_same_in_python(load: Load, tmp_path: Pat
             Drip(name="two"),
         ],
     )
-    assert [each.name for each in found.jobs] == ["reads", "one", "two"]
-    assert found.folder == tmp_path / "state"
+    assert [each.name for each in result.jobs] == ["reads", "one", "two"]
+    assert result.folder == tmp_path / "state"
 
 
-def test_the_least_that_can_be_said(load: Load, tmp_path: Path) -> None:
-    found = load('name = "a"\n[drip]\n')
-    assert found.checkpoint == str(tmp_path / ".millpond/pipelines/a")
-    assert (found.trigger, found.source, found.parse.format) == ("continuous", None, "raw")
+def test_the_smallest_declaration(load: Load, tmp_path: Path) -> None:
+    result = load('name = "a"\n[drip]\n')
+    assert result.checkpoint == str(tmp_path / ".millpond/pipelines/a")
+    assert (result.trigger, result.source, result.parse.format) == ("continuous", None, "raw")
 
 
-def test_in_python_paths_begin_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_in_python_are_relative_to_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Pipeline(name="a", jobs=(Drip(),)).folder == tmp_path / ".millpond/pipelines/a"
 
 
-def test_a_checkpoint_may_be_far_away_while_lock_and_status_stay_here(
+def test_lock_and_status_are_local_if_the_checkpoint_is_remote(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = load('name = "a"\ncheckpoint = "s3a://lake/a"\n[drip]')
-    assert found.checkpoint == "s3a://lake/a"
-    assert found.folder == tmp_path / ".millpond/pipelines/a"
+    result = load('name = "a"\ncheckpoint = "s3a://lake/a"\n[drip]')
+    assert result.checkpoint == "s3a://lake/a"
+    assert result.folder == tmp_path / ".millpond/pipelines/a"
     assert load('name = "a"\ncheckpoint = "file:///tmp/a"\n[drip]').folder == Path("/tmp/a")
 
 
@@ -162,11 +162,11 @@ MISTAKES = {
     'name = "a"\n[drip]\nrows_per_second = "5"': "[drip]: rows_per_second = '5': write a whole number",
     'name = "a"\n[drip]\nrows_per_second = 0': "[drip]: rows_per_second = 0: it must be from 1 to 1,000,000",
     'name = "a"\ndrip = 5': "[drip]: write a table",
-    'name = "a"\n[[drip]]\n[[drip]]': "two jobs are called drip: give each a name of its own",
+    'name = "a"\n[[drip]]\n[[drip]]': "two jobs are called drip: give each a different name",
     'name = "a"\n[reads]': "[source] is missing: reads reads topics",
     'name = "a"\n[source]\n[reads]': "[source]: topic is missing",
     'name = "a"\n[source]\ntopic = "t"\npattern = "t"\n[reads]': "[source]: give topic or pattern, not both",
-    'name = "a"\n[source]\npattern = "t("\n[reads]': "[source]: pattern = 't(': it is no regular expression",
+    'name = "a"\n[source]\npattern = "t("\n[reads]': "[source]: pattern = 't(': it is not a regular expression",
     'name = "a"\n[source]\ntopci = "t"\n[reads]': "[source]: there is no key 'topci'; did you mean topic?",
     'name = "a"\n[source]\ntopic = "t"\nstart = "soon"\n[reads]': "[source]: start = 'soon': it is \"earliest\"",
     'name = "a"\n[source]\ntopic = "t"\noptions = { a = [1] }\n[reads]': "[source]: options",
@@ -184,39 +184,39 @@ MISTAKES = {
     f'name = "a"{SOURCE}[reads]\ntrigger = "now and then"': "[reads]: trigger = 'now and then'",
     'name = "${NOBODY}"\n[drip]': "name: the environment has no NOBODY; set it, or write ${NOBODY:-otherwise}",
     'name = "a"\n[drip]\nwords = "${NOBODY}"': "[drip] words: the environment has no NOBODY",
-    "name = ": "it is no TOML",
+    "name = ": "it is not valid TOML",
 }
 
 
 @pytest.mark.parametrize("text", MISTAKES)
-def test_a_mistake_is_told_with_its_place(text: str, load: Load, tmp_path: Path) -> None:
+def test_an_error_names_file_table_and_key(text: str, load: Load, tmp_path: Path) -> None:
     with pytest.raises(DeclarationError) as caught:
         load(text)
     assert str(caught.value).startswith(str(tmp_path / "orders.toml"))
     assert MISTAKES[text] in str(caught.value)
 
 
-def test_a_mistake_in_python_is_told_too() -> None:
+def test_errors_in_python_name_the_key() -> None:
     with pytest.raises(DeclarationError, match="rows_per_second = -1: it must be from 1"):
         Drip(rows_per_second=-1)
     with pytest.raises(DeclarationError, match=r"\[source\] is missing"):
         Pipeline(name="a", jobs=(Reads(),))
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match="no such file; `millpond pipeline init`"):
         Pipeline.load(tmp_path / "nothing.toml")
     with pytest.raises(DeclarationError, match="it is a folder"):
         Pipeline.load(tmp_path)
     (tmp_path / "picture.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DeclarationError, match="no text in UTF-8"):
+    with pytest.raises(DeclarationError, match="not UTF-8 text"):
         Pipeline.load(tmp_path / "picture.toml")
     (tmp_path / "large.toml").write_bytes(b"#" * 4_000_001)
-    with pytest.raises(DeclarationError, match="this is no declaration"):
+    with pytest.raises(DeclarationError, match="it cannot be a declaration"):
         Pipeline.load(tmp_path / "large.toml")
 
 
-def test_a_schema_may_have_a_file_beside_the_declaration(load: Load, tmp_path: Path) -> None:
+def test_a_schema_file_is_relative_to_the_declaration(load: Load, tmp_path: Path) -> None:
     (tmp_path / "order.ddl").write_text("id long\n")
     text = f'name = "a"{SOURCE}[parse]\nformat = "json"\nschema_file = "order.ddl"\n[reads]'
     assert load(text).parse.schema_text() == "id long"
@@ -225,7 +225,7 @@ def test_a_schema_may_have_a_file_beside_the_declaration(load: Load, tmp_path: P
         load(text).parse.schema_text()
 
 
-def test_every_name_that_the_room_offers_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     import millpond.spark as room
 
     assert {"Archive", "Pipeline", "Skew", "make_session"} <= set(room.__all__)
@@ -246,27 +246,27 @@ def test_reading_a_declaration_needs_no_spark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("checkpoint = 5", "checkpoint = 5: write a text in quotes"),
         ("checkpoint = []", "checkpoint = []: write a text in quotes"),
         ('checkpoint = "a\\u0000b"', "no path has a zero byte"),
         (f"x = {'[' * 5000}", "nested too deeply"),
-        (f"x = {'9' * 5000}", "it is no TOML"),
+        (f"x = {'9' * 5000}", "it is not valid TOML"),
     ],
 )
-def test_values_that_nobody_would_write(load: Load, line: str, said: str) -> None:
+def test_absurd_values_are_refused(load: Load, line: str, message: str) -> None:
     with pytest.raises(DeclarationError) as fault:
         load(f'name = "orders"\n{line}\n[drip]\n')
-    assert said in str(fault.value)
+    assert message in str(fault.value)
 
 
-def test_the_home_of_nobody_is_a_folder_like_any_other(load: Load, tmp_path: Path) -> None:
+def test_an_unknown_users_home_is_a_plain_folder_name(load: Load, tmp_path: Path) -> None:
     made = load('name = "orders"\ncheckpoint = "~no-such-user/state"\n[drip]\n')
     assert made.checkpoint == str(tmp_path / "~no-such-user/state")
 
 
-def test_a_wrong_option_does_not_show_the_secrets_beside_it(load: Load) -> None:
+def test_an_error_does_not_show_secrets_of_other_options(load: Load) -> None:
     options = '{ "kafka.sasl.password" = "hunter2", maxOffsetsPerTrigger = [1] }'
     with pytest.raises(DeclarationError) as fault:
         load(f'name = "orders"\n[source]\ntopic = "orders"\noptions = {options}\n[reads]\n')

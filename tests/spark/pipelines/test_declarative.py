@@ -1,4 +1,4 @@
-"""A declaration as a Spark Declarative Pipelines project: which jobs can be flows, and the example as it is."""
+"""A declaration as a Spark Declarative Pipelines project: which jobs can be flows, and the example."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ WINDOWS: dict[str, Any] = {"time": "at", "window": "1 m", "measures": {"n": "cou
 
 
 @pytest.mark.parametrize(
-    ("job", "told"),
+    ("job", "message"),
     [
-        (Replay(topic="t"), "replay is no flow of rows"),
-        (Skew(), "skew is no flow of rows"),
+        (Replay(topic="t"), "replay is not a flow of rows"),
+        (Skew(), "skew is not a flow of rows"),
         (Quality(rules={"a": "true"}, to={"table": "t"}), "two sinks"),
         (Aggregate(mode="update", **WINDOWS), 'declare it with mode = "append"'),
     ],
 )
-def test_a_job_that_is_no_flow_is_told_so(job: Job, told: str) -> None:
-    with pytest.raises(DeclarationError, match=told):
+def test_a_job_that_is_not_a_flow_is_refused(job: Job, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
         flow_of(job)
     assert flow_of(Archive(table="t")) == Archive(table="t")
 
@@ -54,8 +54,8 @@ def test_the_example_project_runs(node: Node, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     project = tmp_path / "project"
     shutil.copytree(PROJECT, project)
-    told = (project / "spark-pipeline.yml").read_text()
-    storage = re.sub(r"(?m)^storage: .*$", f"storage: file://{tmp_path}/storage", told)
+    declaration = (project / "spark-pipeline.yml").read_text()
+    storage = re.sub(r"(?m)^storage: .*$", f"storage: file://{tmp_path}/storage", declaration)
     (project / "spark-pipeline.yml").write_text(storage)
     create_topic(node.bootstrap, "declarative.orders", 2)
     with Producer(node.bootstrap) as producer:
@@ -65,8 +65,8 @@ def test_the_example_project_runs(node: Node, tmp_path: Path) -> None:
         producer.send("declarative.orders", b"no JSON", "ann")
     run_project(project, node.bootstrap, tmp_path / "lake")
     table = deltalake.DeltaTable(tmp_path / "lake" / "orders").to_pyarrow_table()
-    found = zip(table["id"].to_pylist(), table["gross"].to_pylist(), strict=True)
-    assert sorted(found) == [(number, 12.0) for number in range(5)]
+    result = zip(table["id"].to_pylist(), table["gross"].to_pylist(), strict=True)
+    assert sorted(result) == [(number, 12.0) for number in range(5)]
     assert len(records_of(node.bootstrap, "declarative.orders.bad.dlq")) == 1
     windows = [json.loads(each.value or b"") for each in records_of(node.bootstrap, "declarative.orders.per-minute")]
     assert sorted((each["window_start"][11:16], each["orders"], each["revenue"]) for each in windows) == [
@@ -85,7 +85,7 @@ def run_project(project: Path, bootstrap: str, lake: Path) -> None:
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # Short jobs are not worth compiling well.
+        # Optimizing compilation does not pay off for short jobs.
         "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     tool = Path(sys.executable).with_name("spark-pipelines")

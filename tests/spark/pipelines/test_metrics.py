@@ -1,4 +1,4 @@
-"""Metrics: Prometheus's text format, and a page that serves it."""
+"""Metrics in Prometheus's text format, and the server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = Snapshot(
 )  # fmt: skip
 
 
-def test_the_text_has_every_figure_that_is_known() -> None:
+def test_the_text_has_every_known_figure() -> None:
     text = text_of(RUN)
     labels = 'pipeline="orders",job="archive",kind="archive"'
     for line in (
@@ -45,7 +45,7 @@ def test_the_text_is_well_formed() -> None:
     for line in text_of(RUN).splitlines():
         kind = re.fullmatch(r"# TYPE (\S+) (?:gauge|counter)", line)
         if kind:
-            assert kind[1] not in families, "a family stands in one place"
+            assert kind[1] not in families, "the samples of a family must be adjacent"
             families.add(kind[1])
         elif not line.startswith("# HELP "):
             sample = re.fullmatch(r'(\w+)\{(?:\w+="(?:[^"\\\n]|\\.)*",?)+\} [-+0-9.e]+', line)
@@ -53,7 +53,7 @@ def test_the_text_is_well_formed() -> None:
             assert sample[1] in families
 
 
-def test_they_are_served_on_loopback() -> None:
+def test_metrics_are_served_on_loopback() -> None:
     with Metrics("0") as metrics:
         assert metrics.address.startswith("http://127.0.0.1:")
         assert urllib.request.urlopen(metrics.address, timeout=60).read() == b""
@@ -68,10 +68,10 @@ def test_they_are_served_on_loopback() -> None:
             Metrics(port)
 
 
-def test_addresses() -> None:
+def test_addresses_have_loopback_as_default_host() -> None:
     assert read_address("9108") == read_address(":9108") == ("127.0.0.1", 9108)
     assert read_address("0.0.0.0:80") == ("0.0.0.0", 80)
     assert read_address("[::1]:80") == ("::1", 80)
     for wrong in ("", "host", "host:", "host:99999", "host:-1"):
-        with pytest.raises(DeclarationError, match="is no address for metrics"):
+        with pytest.raises(DeclarationError, match="is not an address for metrics"):
             read_address(wrong)

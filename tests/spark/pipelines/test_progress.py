@@ -1,4 +1,4 @@
-"""Progress: what Spark tells batch by batch becomes figures of now and totals of the run."""
+"""Progress: Spark's reports per batch become current figures and totals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.spark.pipelines.progress import JobFigures, JobWatch, Snapshot, la
 
 
 class Query:
-    """Says what it is told to."""
+    """A query with scripted progress."""
 
     def __init__(self) -> None:
         self.isActive = True
@@ -54,7 +54,7 @@ def test_a_job_before_its_first_batch() -> None:
     assert JobWatch("a", "drip").look(Query()) == JobFigures("a", "drip")
 
 
-def test_a_job_in_its_first_batch_runs() -> None:
+def test_a_job_in_its_first_batch_is_running() -> None:
     query = Query()
     query.status = {"message": "Processing new data", "isDataAvailable": True, "isTriggerActive": True}
     assert JobWatch("a", "drip").look(query).state == "running"
@@ -71,7 +71,7 @@ def test_rates_are_of_the_last_batch_and_totals_of_all() -> None:
     assert watch.look(query).rows_in == 150, "batches between two looks count"
 
 
-def test_a_stream_that_rests_waits_and_counts_nothing_twice() -> None:
+def test_an_idle_stream_is_waiting_and_counts_nothing_twice() -> None:
     query, watch = Query(), JobWatch("a", "archive")
     counted = {"observedMetrics": {"c": {"bad": 3}}, "stateOperators": [{"numRowsDroppedByWatermark": 2}]}
     query.recentProgress = [batch(4, 100, end=100, latest=100, **counted)]
@@ -84,7 +84,7 @@ def test_a_stream_that_rests_waits_and_counts_nothing_twice() -> None:
     assert (figures.batch, figures.batch_ms) == (4, 1200)
 
 
-def test_a_batch_and_the_rest_after_it_between_two_looks() -> None:
+def test_an_idle_report_does_not_hide_the_batch_before_it() -> None:
     query, watch = Query(), JobWatch("a", "archive")
     query.recentProgress = [batch(0, 100), batch(1, 0, at=1, durationMs={"triggerExecution": 3})]
     assert (watch.look(query).rows_in, watch.look(query).batch) == (100, 0)
@@ -98,7 +98,7 @@ def test_a_batch_that_only_closes_windows_counts() -> None:
     assert (watch.look(query).rows_out, watch.look(query).batch) == (12, 1)
 
 
-def test_what_a_query_observes_is_added_up() -> None:
+def test_observed_figures_are_added_up() -> None:
     query, watch = Query(), JobWatch("a", "quality")
     watch.figures["worst rule"] = "id > 0"
     for number in range(3):
@@ -109,7 +109,7 @@ def test_what_a_query_observes_is_added_up() -> None:
     assert figures.figures == {"no_id": 3, "worst rule": "id > 0"}
 
 
-def test_rows_that_the_sink_counts_and_state_and_watermark() -> None:
+def test_sink_rows_state_and_watermark() -> None:
     query, watch = Query(), JobWatch("a", "aggregate")
     operators = [{"numRowsTotal": 30, "numRowsDroppedByWatermark": 4}, {"numRowsTotal": 12}]
     for number in range(2):
@@ -119,7 +119,7 @@ def test_rows_that_the_sink_counts_and_state_and_watermark() -> None:
     assert (figures.rows_out, figures.late, figures.state_rows, figures.watermark) == (16, 8, 42, "2026-01-01")
 
 
-def test_rates_do_not_outlive_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_rates_are_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     query, watch = Query(), JobWatch("a", "archive")
     query.recentProgress = [batch(0, 100)]
     now = p.time.monotonic()
@@ -128,7 +128,7 @@ def test_rates_do_not_outlive_their_time(monkeypatch: pytest.MonkeyPatch) -> Non
     assert watch.look(query).input_per_second == 0
 
 
-def test_ends_of_states() -> None:
+def test_a_stopped_query_is_finished_or_failed() -> None:
     query, watch = Query(), JobWatch("a", "archive")
     query.recentProgress = [batch(0, 1)]
     query.isActive = False
@@ -137,14 +137,14 @@ def test_ends_of_states() -> None:
     assert watch.look(query).state == "failed"
 
 
-def test_numbers_that_are_none_are_not_shown() -> None:
+def test_rates_that_are_not_finite_are_unknown() -> None:
     query, watch = Query(), JobWatch("a", "archive")
     query.recentProgress = [batch(0, 1, inputRowsPerSecond=float("nan"), processedRowsPerSecond="Infinity")]
     figures = watch.look(query)
     assert (figures.input_per_second, figures.done_per_second) == (None, None)
 
 
-def test_lag_takes_the_newest_end_that_is_known() -> None:
+def test_lag_is_up_to_the_newest_known_end() -> None:
     done = batch(0, 1, end=100, latest=150)
     assert lag_of(done) == 50
     assert lag_of(done, {"orders": {0: 180}}) == 80
@@ -156,7 +156,7 @@ def test_lag_takes_the_newest_end_that_is_known() -> None:
 
 
 @pytest.mark.parametrize("given", [None, "null", "5", "[]", '{"a": 1}', '{"a": {"x": 1}}', "{", 7])
-def test_what_is_no_offset_is_none(given: Any) -> None:
+def test_other_json_has_no_offsets(given: Any) -> None:
     assert read_offsets(given) == {}
 
 

@@ -1,4 +1,4 @@
-"""Reasons: our own words come out of what Spark wraps around them. The texts are as Spark 4.3 writes them."""
+"""Reasons are extracted from Spark's error texts, here those of Spark 4.3."""
 
 from __future__ import annotations
 
@@ -106,13 +106,13 @@ Caused by: java.lang.Exception
         ("Traceback (most recent call last):\n  File x\nMemoryError\n", "MemoryError"),
     ],
 )
-def test_what_a_user_reads(text: str, reason: str) -> None:
+def test_the_reason_is_extracted_from_sparks_text(text: str, reason: str) -> None:
     assert reason_in(text).rstrip(".") == reason.rstrip(".")
 
 
-def test_an_error_without_words_has_a_name() -> None:
+def test_an_error_without_a_message_is_its_class_name() -> None:
     assert reason_of(RuntimeError()) == "RuntimeError"
 
 
-def test_a_reason_has_an_end() -> None:
+def test_a_reason_is_truncated() -> None:
     assert len(reason_in("x" * 10_000)) == LENGTH_MAX

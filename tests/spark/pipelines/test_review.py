@@ -1,4 +1,4 @@
-"""What a review of a declaration finds, without Spark and with a node or none."""
+"""Reviewing a declaration without Spark, with a node and without one."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def aggregate(**changed: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("tables", "told"),
+    ("tables", "message"),
     [
         ({"parse": {"format": "json", "schema": "id long, total doubel"}},
-         "[parse] schema: 'doubel' at character 16 of the schema should be a type, such as double"),
+         "[parse] schema: character 16: expected a type, such as double, not 'doubel'"),
         ({"parse": {"format": "avro", "schema": "id long"}},
          "[parse] schema: Avro values are read by an Avro schema"),
         ({"source": {"topic": "orders", "options": {"maxOffsetPerTrigger": 5}}},
          "[source] options: there is no option maxOffsetPerTrigger; did you mean maxOffsetsPerTrigger?"),
         ({"source": {"topic": "orders", "options": {"kafka.nope": "1"}}},
          "[source] options: there is no setting kafka.nope"),
-        ({"transform": [{"sql": "select * form input"}]}, "[[transform]] 1 sql: character 10: 'form' stands where"),
+        ({"transform": [{"sql": "select * form input"}]}, "[[transform]] 1 sql: character 10: expected a comma"),
         ({"transform": [{"sql": "select totl from input", "name": "less"}]},
          "[[transform]] less sql: character 8: there is no column 'totl'; did you mean total?"),
         ({"transform": [{"sql": "select id from inptu"}]}, "there is no table 'inptu'; did you mean input?"),
@@ -63,7 +63,7 @@ def aggregate(**changed: Any) -> dict[str, Any]:
         ({"aggregate": aggregate(to={"topic": "revenue", "key": "region"})},
          "[aggregate] to.key = 'region': character 1: there is no column 'region'; there are window_start"),
         ({"quality": {"rules": {"positive": "total >"}}},
-         "[quality] rules.positive = 'total >': it ends where a value should be"),
+         "[quality] rules.positive = 'total >': expected a value, but the text ends"),
         ({"quality": {"rules": {"positive": "total > 0"}}, "transform": [{"sql": "select total from input"}],
           "archive": None}, "[quality] dead_letters (keep it in the transforms, as by select *): there is no column"),
         ({"latest": {"table": "t", "delete_when": "kind = 'gone'"}},
@@ -75,9 +75,9 @@ def aggregate(**changed: Any) -> dict[str, Any]:
         ({"replay": {"topic": "again", "table": "lake/orders", "where": "total >> > 1"}}, "[replay] where = "),
     ],
 )  # fmt: skip
-def test_what_is_wrong(tables: dict[str, Any], told: str) -> None:
+def test_faults_are_found(tables: dict[str, Any], message: str) -> None:
     faults = review(declared(**tables)).faults
-    assert told in faults[0], faults
+    assert message in faults[0], faults
 
 
 @pytest.mark.parametrize(
@@ -99,39 +99,40 @@ def test_what_is_wrong(tables: dict[str, Any], told: str) -> None:
         {"aggregate": aggregate(input="input"), "transform": [{"sql": "select 1 as one, _timestamp from input"}]},
     ],
 )  # fmt: skip
-def test_what_is_in_order(tables: dict[str, Any]) -> None:
-    found = review(declared(**tables))
-    assert (found.faults, found.notes) == ([], [])
+def test_valid_declarations_have_no_faults(tables: dict[str, Any]) -> None:
+    result = review(declared(**tables))
+    assert (result.faults, result.notes) == ([], [])
 
 
-def test_the_examples_of_all_kinds_are_in_order() -> None:
+def test_the_examples_of_all_kinds_have_no_faults() -> None:
     import tomllib
 
     for kind in KINDS.values():
-        found = review(declared(**{"archive": None} | tomllib.loads(kind.example)))
-        assert (found.faults, found.notes) == ([], []), kind.name
+        result = review(declared(**{"archive": None} | tomllib.loads(kind.example)))
+        assert (result.faults, result.notes) == ([], []), kind.name
 
 
-def test_what_only_spark_can_say_is_a_note() -> None:
+def test_what_only_spark_can_check_is_a_note() -> None:
     steps = [{"sql": "values (1)"}, {"sql": "select *, warm.y from input, db.warm"}]
-    found = review(declared(transform=steps))
-    assert found.faults == []
-    assert found.notes == [
-        "[[transform]] 1 sql has a query that begins with VALUES, which only Spark reads; its columns were not "
-        "looked at",
-        "[[transform]] 2 sql reads db.warm, which is no step of this pipeline: Spark must know it",
+    result = review(declared(transform=steps))
+    assert result.faults == []
+    assert result.notes == [
+        "[[transform]] 1 sql has a query that begins with VALUES, which only Spark can parse; its columns were "
+        "not checked",
+        "[[transform]] 2 sql reads db.warm, which is not a step of this pipeline: it must be a table that "
+        "Spark knows",
     ]
 
 
-def test_topics_that_are_not_there(millpond: Any) -> None:
+def test_missing_topics_are_listed(millpond: Any) -> None:
     millpond.create_topic("orders")
     at = {"bootstrap": millpond.bootstrap}
 
     def missing(**source: Any) -> list[str]:
-        found = Review()
-        review_topics(declared(source=at | source), found)
-        assert found.notes == []
-        return found.missing
+        result = Review()
+        review_topics(declared(source=at | source), result)
+        assert result.notes == []
+        return result.missing
 
     assert missing(topic="orders") == []
     assert missing(pattern="ord.*") == []
@@ -140,11 +141,11 @@ def test_topics_that_are_not_there(millpond: Any) -> None:
         f"[source] topic: {where} has no topic odrers; did you mean orders?",
         f"[source] topic: {where} has no topic zzz; create it with `millpond topic create zzz`",
     ]
-    assert missing(pattern="x.*") == [f"[source] pattern: no topic at {where} is like x.*"]
+    assert missing(pattern="x.*") == [f"[source] pattern: no topic at {where} matches x.*"]
 
 
-def test_a_cluster_that_does_not_answer_is_a_note() -> None:
-    found = Review()
-    review_topics(declared(source={"topic": "orders", "bootstrap": f"127.0.0.1:{free_port()}"}), found)
-    assert found.missing == []
-    assert "does not answer, so nobody could say whether the topics are there" in found.notes[0]
+def test_an_unreachable_cluster_is_a_note() -> None:
+    result = Review()
+    review_topics(declared(source={"topic": "orders", "bootstrap": f"127.0.0.1:{free_port()}"}), result)
+    assert result.missing == []
+    assert "does not answer, so its topics were not checked" in result.notes[0]

@@ -1,4 +1,4 @@
-"""Runs with queries that do what a test wants: states, failures, stops, and what is told of them."""
+"""Runs with scripted queries: states, failures, stops, and reports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any, ClassVar
 import pytest
 
 from millpond.spark.pipelines import kinds, runner
+from millpond.spark.pipelines.background import Background
+from millpond.spark.pipelines.context import JobContext
 from millpond.spark.pipelines.declaration import Pipeline
-from millpond.spark.pipelines.kind import Context, Kind, Report
-from millpond.spark.pipelines.lock import AlreadyRunning, locked
+from millpond.spark.pipelines.kind import Kind
+from millpond.spark.pipelines.lock import AlreadyRunning, lock_pipeline
 from millpond.spark.pipelines.progress import Snapshot
 from millpond.spark.pipelines.runner import Outcome, PipelineFailed
 from millpond.spark.pipelines.status import read_status
@@ -61,17 +63,17 @@ class ScriptedJob(Job):
     reads_source: ClassVar[bool] = False
 
 
-Start = Callable[[Context, ScriptedJob], Any]
+Start = Callable[[JobContext, ScriptedJob], Any]
 Run = Callable[..., Outcome]
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs jobs by name, each with what its start gives."""
+    """Runs jobs by name, each with the query that its function returns."""
     monkeypatch.setattr(runner, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(runner, "PUBLISH_SECONDS", 0.01)
 
-    def starts_later(context: Context, job: ScriptedJob, start: Start) -> Any:
+    def starts_later(context: JobContext, job: ScriptedJob, start: Start) -> Any:
         return lambda: start(context, job)
 
     def go(starts: dict[str, Start], plans: dict[str, Any] | None = None, **how: Any) -> Outcome:
@@ -89,22 +91,22 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return go
 
 
-def test_a_run_ends_when_all_its_jobs_have(run: Run, tmp_path: Path) -> None:
-    told: list[Snapshot] = []
-    outcome = run({"short": lambda *_: ScriptedQuery(2), "long": lambda *_: ScriptedQuery(5)}, show=told.append)
+def test_a_run_ends_when_all_of_its_jobs_have_ended(run: Run, tmp_path: Path) -> None:
+    snapshots: list[Snapshot] = []
+    outcome = run({"short": lambda *_: ScriptedQuery(2), "long": lambda *_: ScriptedQuery(5)}, show=snapshots.append)
     assert outcome.state == "finished"
     assert [(job.name, job.state, job.batch) for job in outcome.snapshot.jobs] == [
         ("short", "finished", 1),
         ("long", "finished", 4),
     ]
     assert outcome.snapshot.jobs[1].writes == {"table": "lake/long"}
-    assert (told[0].state, told[-1].state) == ("starting", "finished")
+    assert (snapshots[0].state, snapshots[-1].state) == ("starting", "finished")
     status = read_status(tmp_path)
     assert status is not None
     assert (status.condition, len(status.snapshot.jobs)) == ("finished", 2)
 
 
-def test_one_job_that_fails_stops_all_and_says_why(run: Run, tmp_path: Path) -> None:
+def test_a_failed_job_stops_all_jobs_and_is_named(run: Run, tmp_path: Path) -> None:
     healthy = ScriptedQuery(1_000_000)
     error = "[PYTHON_EXCEPTION] Traceback (most recent call last):\n  File x\nmillpond.errors.X: no such topic\n\n"
     with pytest.raises(PipelineFailed) as caught:
@@ -117,7 +119,7 @@ def test_one_job_that_fails_stops_all_and_says_why(run: Run, tmp_path: Path) -> 
     assert (status["state"], status["error"]) == ("failed", "bad failed: no such topic")
 
 
-def test_a_job_that_does_not_start(run: Run) -> None:
+def test_a_job_that_does_not_start_fails_the_run(run: Run) -> None:
     healthy = ScriptedQuery(1_000_000)
 
     def refuse(*_: Any) -> Any:
@@ -129,7 +131,7 @@ def test_a_job_that_does_not_start(run: Run) -> None:
     assert [job.state for job in caught.value.snapshot.jobs] == ["stopped", "starting", "starting"]
 
 
-def test_no_job_starts_before_all_have_planned(run: Run) -> None:
+def test_no_job_starts_before_all_are_planned(run: Run) -> None:
     healthy, began = ScriptedQuery(1_000_000), []
 
     def refuse(*_: Any) -> Any:
@@ -144,7 +146,7 @@ def test_no_job_starts_before_all_have_planned(run: Run) -> None:
     assert [job.state for job in caught.value.snapshot.jobs] == ["starting", "starting"]
 
 
-def test_spark_that_is_gone(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_connection_to_spark_fails_the_run(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Gone(ScriptedQuery):
         def exception(self) -> Exception | None:
             raise ConnectionRefusedError("nobody listens")
@@ -157,10 +159,10 @@ def test_spark_that_is_gone(run: Run, tmp_path: Path, caplog: pytest.LogCaptureF
     assert status.condition == "failed"
 
 
-def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_waits_for_the_batch_for_a_limited_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "GRACE_SECONDS", 0.3)
     stopping, stuck, quick = StopRequest(), ScriptedQuery(1, is_stuck=True), ScriptedQuery(1_000_000)
-    threading.Timer(0.2, stopping.ask).start()
+    threading.Timer(0.2, stopping.request).start()
     began = time.monotonic()
     outcome = run({"stuck": lambda *_: stuck, "quick": lambda *_: quick}, stopping=stopping)
     assert time.monotonic() - began > 0.4
@@ -169,7 +171,7 @@ def test_a_stop_waits_for_the_batch_but_not_for_ever(run: Run, monkeypatch: pyte
     assert {job.state for job in outcome.snapshot.jobs} == {"stopped"}
 
 
-def test_one_that_fails_again_at_once_has_not_finished(run: Run) -> None:
+def test_a_query_that_fails_again_at_once_has_not_finished(run: Run) -> None:
     class Late(ScriptedQuery):
         def __init__(self) -> None:
             super().__init__(1, runner.LATE_PROCESS)
@@ -179,7 +181,7 @@ def test_one_that_fails_again_at_once_has_not_finished(run: Run) -> None:
         run({"a": lambda *_: Late(), "b": lambda *_: ScriptedQuery(1)})
 
 
-def test_a_source_that_came_up_too_late_is_tried_again(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_source_that_started_too_late_is_restarted(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     late = [ScriptedQuery(1, runner.LATE_PROCESS), ScriptedQuery(1, runner.LATE_PROCESS), ScriptedQuery(3)]
     assert run({"a": lambda *_: late.pop(0)}).state == "finished"
     assert caplog.text.count("a: its Python process did not come up in time") == 2
@@ -196,12 +198,12 @@ def test_a_source_that_came_up_too_late_is_tried_again(run: Run, caplog: pytest.
         run({"a": lambda *_: ScriptedQuery(9, runner.LATE_PROCESS, error_at=2)})
 
 
-def test_work_in_the_background_is_a_job_too(run: Run) -> None:
-    def work(report: Report) -> None:
-        report.rows(33)
+def test_background_work_is_a_job(run: Run) -> None:
+    def work(report: Background) -> None:
+        report.add_rows(33)
 
-    def start(context: Context, job: ScriptedJob) -> Any:
-        context.tell("speed", "slow")
+    def start(context: JobContext, job: ScriptedJob) -> Any:
+        context.set_figure("speed", "slow")
         return context.in_background(work)()
 
     (job,) = run({"replay": start}).snapshot.jobs
@@ -209,12 +211,12 @@ def test_work_in_the_background_is_a_job_too(run: Run) -> None:
 
 
 def test_a_second_run_of_a_pipeline_is_refused(run: Run, tmp_path: Path) -> None:
-    with locked(tmp_path, "orders"), pytest.raises(AlreadyRunning):
+    with lock_pipeline(tmp_path, "orders"), pytest.raises(AlreadyRunning):
         run({"a": lambda *_: ScriptedQuery(1)})
     assert run({"a": lambda *_: ScriptedQuery(1)}).state == "finished"
 
 
-def test_warnings_go_to_the_log_unless_somebody_wants_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_go_to_the_log_unless_logging_is_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = logging.getLogger()
     with runner.logging_to(tmp_path):
         root.warning("for whoever runs the tests")

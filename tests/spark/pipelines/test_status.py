@@ -1,11 +1,11 @@
-"""Status: what runs leave, and how a run that died without a word is told."""
+"""The status of runs, also of a run that was killed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from millpond.spark.pipelines.lock import locked
+from millpond.spark.pipelines.lock import lock_pipeline
 from millpond.spark.pipelines.progress import JobFigures, Snapshot
 from millpond.spark.pipelines.status import FILE, find_statuses, read_status, write_status
 
@@ -14,11 +14,11 @@ RUN = Snapshot("orders", "running", 17, 1000, 2000, (JOB, replace(JOB, name="bad
 
 
 def test_a_run_is_running_while_it_holds_its_lock(tmp_path: Path) -> None:
-    with locked(tmp_path, "orders"):
+    with lock_pipeline(tmp_path, "orders"):
         write_status(tmp_path, RUN)
-        found = read_status(tmp_path)
-        assert found is not None
-        assert (found.condition, found.is_running, found.snapshot) == ("running", True, RUN)
+        result = read_status(tmp_path)
+        assert result is not None
+        assert (result.condition, result.is_running, result.snapshot) == ("running", True, RUN)
     dead = read_status(tmp_path)
     assert dead is not None
     assert dead.condition == "dead"
@@ -28,12 +28,12 @@ def test_a_run_is_running_while_it_holds_its_lock(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_that_said_goodbye(tmp_path: Path) -> None:
+def test_an_ended_run_keeps_its_state(tmp_path: Path) -> None:
     for state in ("stopped", "finished", "failed"):
         write_status(tmp_path, replace(RUN, state=state))
-        found = read_status(tmp_path)
-        assert found is not None
-        assert (found.condition, found.is_running) == (state, False)
+        result = read_status(tmp_path)
+        assert result is not None
+        assert (result.condition, result.is_running) == (state, False)
 
 
 def test_every_pipeline_of_a_folder_is_found_by_name(tmp_path: Path) -> None:
@@ -47,6 +47,6 @@ def test_every_pipeline_of_a_folder_is_found_by_name(tmp_path: Path) -> None:
     assert list(find_statuses(tmp_path / "nowhere")) == []
 
 
-def test_a_reader_never_sees_half_a_status(tmp_path: Path) -> None:
+def test_a_status_is_replaced_atomically(tmp_path: Path) -> None:
     write_status(tmp_path, RUN)
     assert [each.name for each in tmp_path.iterdir()] == [FILE]

@@ -1,4 +1,4 @@
-"""StopRequest: the first signal is a wish, the second one an end."""
+"""The first signal requests a stop, the second one exits at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with stopping.listening(lambda: print("last words", flush=True)):
 """
 
 
-def test_the_second_signal_does_not_wait() -> None:
+def test_the_second_signal_exits_at_once() -> None:
     child = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
@@ -33,24 +33,24 @@ def test_the_second_signal_does_not_wait() -> None:
     assert child.returncode == AT_ONCE
 
 
-def test_handlers_are_given_back() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGTERM)
     stopping = StopRequest()
     with stopping.listening(lambda: None):
         os.kill(os.getpid(), signal.SIGTERM)
         stopping.wait(60)
-        assert stopping.is_asked
+        assert stopping.is_requested
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_in_another_thread_only_its_owner_can_stop_it() -> None:
+def test_outside_of_the_main_thread_only_its_caller_can_stop_it() -> None:
     seen = []
 
     def run() -> None:
         stopping = StopRequest()
         with stopping.listening(lambda: None):
-            stopping.ask()
-        seen.append(stopping.is_asked)
+            stopping.request()
+        seen.append(stopping.is_requested)
 
     thread = threading.Thread(target=run)
     thread.start()

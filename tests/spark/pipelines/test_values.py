@@ -1,4 +1,4 @@
-"""Values: read the same from TOML and from Python, and refused with what to write instead."""
+"""Values are read equally from TOML and Python; errors say what to write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millpond.spark.pipelines import values as v
-from millpond.spark.pipelines.values import DeclarationError, Duration, arguments_of, settle, value
+from millpond.spark.pipelines.values import DeclarationError, Duration, arguments_of, read_fields, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Inner:
     from_: int = value("A number.", v.whole(1, 5), 1)
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +30,10 @@ class Outer:
     given: dict[str, str] = value("Settings.", v.SETTINGS, {})
 
     def __post_init__(self) -> None:
-        settle(self)
+        read_fields(self)
 
 
-def test_every_way_to_write_a_value_gives_the_same() -> None:
+def test_every_form_of_a_value_is_equal() -> None:
     written = Outer(every="90 s", names="a, b", inner={"at": "x", "from": 3}, given={"n": 5, "on": True})
     meant = Outer(
         every=timedelta(seconds=90),
@@ -62,13 +62,13 @@ def test_defaults_are_not_shared() -> None:
         ("0 s", 0, "0 seconds"),
     ],
 )
-def test_lengths_of_time(text: str, ms: int, shown: str) -> None:
+def test_durations(text: str, ms: int, shown: str) -> None:
     assert v.read_duration(text) == Duration(ms)
     assert str(Duration(ms)) == shown
 
 
 @pytest.mark.parametrize("text", ["", "10", "ten minutes", "10 parsecs", "-5 s", "5 s later!", "4000 days", 7, None])
-def test_what_is_no_length_of_time(text: Any) -> None:
+def test_invalid_durations_are_refused(text: Any) -> None:
     with pytest.raises(ValueError):
         v.read_duration(text)
 
@@ -81,12 +81,12 @@ def test_sizes(text: Any, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "many", "5 XB", -1, True, "1e9", None])
-def test_what_is_no_size(text: Any) -> None:
+def test_invalid_sizes_are_refused(text: Any) -> None:
     with pytest.raises(ValueError, match="a size is written like"):
         v.read_size(text)
 
 
-def test_moments_are_in_utc_on_every_machine() -> None:
+def test_timestamps_are_utc_on_every_machine() -> None:
     at = datetime(2026, 1, 31, 8, 30, tzinfo=UTC)
     assert v.read_moment("2026-01-31T08:30:00Z") == at
     assert v.read_moment("2026-01-31T08:30") == at
@@ -96,7 +96,7 @@ def test_moments_are_in_utc_on_every_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "message"),
     [
         (lambda: Outer(every="soon"), "every = 'soon': a length of time is written like"),
         (lambda: Outer(names=["a", "a"]), "a name is in it twice"),
@@ -111,13 +111,13 @@ def test_moments_are_in_utc_on_every_machine() -> None:
         (lambda: Outer(given="a=b"), "write a table"),
     ],
 )
-def test_a_mistake_is_told_with_its_key(made: Any, told: str) -> None:
+def test_an_error_names_its_key(made: Any, message: str) -> None:
     with pytest.raises(DeclarationError) as caught:
         made()
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_readers_refuse_what_they_are_not_for() -> None:
+def test_readers_refuse_other_values() -> None:
     for reader, wrong in [
         (v.TEXT, 5),
         (v.TEXT, "x" * (v.LENGTH_MAX + 1)),
@@ -143,7 +143,7 @@ def test_a_trigger_is_one_of_two_words_or_an_interval() -> None:
     ]
 
 
-def test_unknown_keys_name_the_nearest_known_one() -> None:
+def test_an_unknown_key_is_reported_with_the_nearest() -> None:
     with pytest.raises(DeclarationError, match="no key 'evry'; did you mean every"):
         arguments_of(Outer, {"evry": "1 s"})
     with pytest.raises(DeclarationError, match="no key 'zzz'; there are every, names, inner, given"):

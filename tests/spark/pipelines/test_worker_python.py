@@ -1,4 +1,4 @@
-"""Which Python runs the workers, and that its launcher leaves only pyspark's zip out."""
+"""The Python of the workers; its launcher removes only pyspark's zip from the path."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millpond.spark.pipelines.worker_python import be_sparks_python, choose_pyth
         ("yarn", {"spark.pyspark.python": "/theirs"}, {}, "/theirs"),
     ],
 )
-def test_workers_here_run_in_this_python(
+def test_local_workers_run_in_this_python(
     master: str, conf: dict[str, str], before: dict[str, str], python: str | None
 ) -> None:
     environment = dict(before)
@@ -32,7 +32,7 @@ def test_workers_here_run_in_this_python(
     assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
 
 
-def test_whoever_imports_the_room_has_this_python_for_spark() -> None:
+def test_importing_the_package_sets_this_python_for_spark() -> None:
     environment: dict[str, str] = {}
     be_sparks_python(environment)
     assert environment == {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
@@ -70,13 +70,13 @@ def test_the_launcher_starts_this_python_without_the_zip(tmp_path: Path) -> None
     ], ran.stderr
 
 
-def test_the_next_session_has_a_launcher_of_its_own(tmp_path: Path) -> None:
+def test_each_session_has_its_own_launcher(tmp_path: Path) -> None:
     environment: dict[str, str] = {}
     for name in ("one", "two"):
         choose_python({"spark.master": "local[2]"}, tmp_path / name, environment)
     assert environment["PYSPARK_PYTHON"] == str(tmp_path / "two" / "python")
 
 
-def test_where_no_program_can_be_written_it_is_python_itself(tmp_path: Path) -> None:
+def test_without_a_writable_folder_python_itself_is_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert launcher(tmp_path / "file") == sys.executable

@@ -1,4 +1,4 @@
-"""A streaming query without Spark: its tasks and its driver as plain calls, each of which can be made to fail."""
+"""A streaming query without Spark: tasks and driver as plain calls, each of which can fail."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def runner(node: Node, topic: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 @pytest.fixture
-def make_play(
+def make_runner(
     make_node: Callable[..., Node], topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., TaskRunner]]:
     made: list[TaskRunner] = []

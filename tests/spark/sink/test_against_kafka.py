@@ -1,4 +1,4 @@
-"""The same protocol against Apache Kafka: what counts is what its coordinators and its log say after a failure."""
+"""The same protocol against the coordinators and logs of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ALL = ["a", "b", "c", "d", "e", "f"]
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
-    # It looks for transactions that have timed out every ten seconds unless told otherwise.
+    # By default it checks for timed-out transactions every ten seconds.
     made = KafkaBroker(
         tmp_path_factory.mktemp("kafka"),
         {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"},
@@ -41,7 +41,7 @@ def runner(broker: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("step", [Step.CHECKED, Step.DECIDED, Step.ENDED_SOME, Step.ENDED_ALL])
-def test_a_driver_that_fails_after_any_step_leaves_each_row_once(runner: TaskRunner, step: Step) -> None:
+def test_each_row_is_there_once_if_the_driver_fails_after_any_step(runner: TaskRunner, step: Step) -> None:
     runner.write(0, ["first"])
     parts = runner.tasks(1, *ROWS)
     runner.fail_after(step)
@@ -51,13 +51,13 @@ def test_a_driver_that_fails_after_any_step_leaves_each_row_once(runner: TaskRun
     runner.commit(1, runner.tasks(1, *ROWS))
     assert eventually(lambda: runner.seen() == [*ALL, "first"])
     assert runner.open() == []
-    found = DecisionLog(runner.cluster).find(runner.query)
-    assert found is not None
-    assert found.batch == 1
+    result = DecisionLog(runner.cluster).find(runner.query)
+    assert result is not None
+    assert result.batch == 1
 
 
 @pytest.mark.parametrize("lost", [[1], [0, 1, 2]])
-def test_what_was_lost_after_the_decision_is_written_again(runner: TaskRunner, lost: list[int]) -> None:
+def test_transactions_lost_after_the_decision_are_rewritten(runner: TaskRunner, lost: list[int]) -> None:
     parts = runner.tasks(0, *ROWS)
     runner.fail_after(Step.DECIDED)
     with pytest.raises(InjectedCrash):
@@ -68,7 +68,7 @@ def test_what_was_lost_after_the_decision_is_written_again(runner: TaskRunner, l
             init_producer(runner.cluster, part.identity.transactional_id, 60_000)
         else:
             end(runner.cluster, part.identity, commit=True)
-            # The coordinator forgets that it was committed; the log does not.
+            # The coordinator forgets the commit; the log does not.
             init_producer(runner.cluster, part.identity.transactional_id, 60_000)
     runner.commit(0, runner.tasks(0, *ROWS))
     assert eventually(lambda: runner.seen() == ALL)

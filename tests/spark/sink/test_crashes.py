@@ -1,4 +1,4 @@
-"""Real Spark, made to fail after every step: each record is there once for who reads committed.
+"""Real Spark with failures after every step: read_committed has each record once.
 
 The long version, with many more kills, is tests/campaigns/spark_exactly_once.py.
 """
@@ -20,7 +20,7 @@ from support.spark_sink import Copy
 @pytest.mark.timeout(400)
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java: apt-get install openjdk-17-jre-headless")
 @with_time
-def test_each_record_arrives_once_through_crashes_of_everything(tmp_path: Path) -> None:
+def test_each_record_arrives_once_despite_crashes_of_every_process(tmp_path: Path) -> None:
     faults = [
         (Step.FLUSHED.value, KILL_PYTHON),
         (Step.CHECKED.value, RAISE),

@@ -1,4 +1,4 @@
-"""The topic of decisions: written once, found again, by processes that have read it before or never."""
+"""The topic of decisions, for processes that have read it before and for new ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_decision_reads_back_as_it_was_written() -> None:
         Decision.from_json("q", b'{"format":9}')
 
 
-def test_the_newest_is_found_by_all(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_process_finds_the_newest_decision(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     log = DecisionLog(cluster)
     owners = [str(uuid4()) for _ in range(2 * PARTITIONS)]
     assert log.find(owners[0]) is None
@@ -51,12 +51,12 @@ def test_the_newest_is_found_by_all(cluster: Cluster, monkeypatch: pytest.Monkey
         expected = {owner: decide(log, owner, batch) for owner in owners}
         assert {owner: log.find(owner) for owner in owners} == expected
     assert set(cluster.topic(TOPIC).partitions) == set(range(PARTITIONS))
-    # A process that has read nothing yet.
-    monkeypatch.setattr(decisions, "_known", {})
+    # Like a new process.
+    monkeypatch.setattr(decisions, "_states", {})
     assert {owner: log.find(owner) for owner in owners} == expected
 
 
-def test_only_what_is_new_is_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_decisions_are_read(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     log = DecisionLog(cluster)
     owner = str(uuid4())
     decide(log, owner, 0)
@@ -74,7 +74,7 @@ def test_only_what_is_new_is_read(cluster: Cluster, monkeypatch: pytest.MonkeyPa
     assert starts[-1] > 0
 
 
-def test_who_took_over_first_cannot_record(cluster: Cluster) -> None:
+def test_a_replaced_decider_cannot_record(cluster: Cluster) -> None:
     log = DecisionLog(cluster)
     owner = str(uuid4())
     older = log.take_over(owner)
@@ -84,7 +84,7 @@ def test_who_took_over_first_cannot_record(cluster: Cluster) -> None:
     assert log.find(owner) == newest
 
 
-def test_a_decision_behind_somebody_elses_open_one_is_waited_for(
+def test_a_decision_behind_another_open_transaction_is_awaited(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = DecisionLog(cluster)
@@ -103,7 +103,7 @@ def test_a_decision_behind_somebody_elses_open_one_is_waited_for(
     assert log.find(owner) == newest
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_start(make_node: Callable[..., Node]) -> None:
+def test_a_recreated_topic_of_decisions_is_read_from_its_start(make_node: Callable[..., Node]) -> None:
     node = make_node({"transaction.state.log.num.partitions": "4"})
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         log = DecisionLog(cluster)
@@ -115,8 +115,8 @@ def test_a_topic_that_was_made_anew_is_read_from_its_start(make_node: Callable[.
         assert decide(log, "q", 0) == log.find("q")
 
 
-def test_partitions_can_be_added_by_hand(cluster: Cluster) -> None:
-    """A transaction that only added the topic, and wrote nothing, holds nobody back."""
+def test_an_empty_transaction_does_not_block_readers(cluster: Cluster) -> None:
+    """A transaction that only added a partition does not delay readers."""
     log = DecisionLog(cluster)
     owner = str(uuid4())
     identity = log.take_over(owner)

@@ -24,7 +24,7 @@ ALL = ["a", "b", "c", "d", "e", "f"]
 
 
 @pytest.mark.smoke
-def test_a_batch_shows_when_it_is_committed(runner: TaskRunner) -> None:
+def test_a_batch_is_visible_once_it_is_committed(runner: TaskRunner) -> None:
     parts = runner.tasks(0, *ROWS)
     assert [part.rows for part in parts] == [2, 1, 3]
     assert runner.seen() == []
@@ -35,7 +35,7 @@ def test_a_batch_shows_when_it_is_committed(runner: TaskRunner) -> None:
     assert runner.seen() == [*ALL, "g"]
 
 
-def test_a_task_without_rows_costs_no_transaction(runner: TaskRunner) -> None:
+def test_a_task_without_rows_needs_no_transaction(runner: TaskRunner) -> None:
     parts = runner.tasks(0, [], ["a"], [])
     assert [part.identity is None for part in parts] == [True, False, True]
     runner.commit(0, parts)
@@ -49,7 +49,7 @@ def test_a_task_without_rows_costs_no_transaction(runner: TaskRunner) -> None:
     [(Step.CHECKED, 1), (Step.DECIDED, 1), (Step.ENDED_SOME, 1), (Step.ENDED_SOME, 2), (Step.ENDED_ALL, 1)],
 )
 @pytest.mark.parametrize("aborted", [True, False])
-def test_a_driver_that_fails_after_any_step_leaves_each_row_once(
+def test_each_row_is_there_once_if_the_driver_fails_after_any_step(
     runner: TaskRunner, step: Step, nth: int, aborted: bool
 ) -> None:
     runner.write(0, ["first"])
@@ -58,7 +58,7 @@ def test_a_driver_that_fails_after_any_step_leaves_each_row_once(
     with pytest.raises(InjectedCrash):
         runner.commit(1, parts)
     if aborted:
-        # Spark calls it after a commit that raised; a driver that was killed does not.
+        # Spark calls abort after a failed commit; a killed driver does not.
         runner.abort(1, parts)
     again = runner.tasks(1, *ROWS)
     written = step is Step.CHECKED
@@ -71,7 +71,7 @@ def test_a_driver_that_fails_after_any_step_leaves_each_row_once(
 
 
 @pytest.mark.parametrize("step", [Step.OPENED, Step.FLUSHED])
-def test_a_task_that_fails_is_tried_again(runner: TaskRunner, step: Step) -> None:
+def test_a_failed_task_is_retried(runner: TaskRunner, step: Step) -> None:
     parts = runner.tasks(0, *ROWS[:2])
     runner.fail_after(step)
     with pytest.raises(InjectedCrash):
@@ -80,20 +80,20 @@ def test_a_task_that_fails_is_tried_again(runner: TaskRunner, step: Step) -> Non
     assert runner.seen() == ALL
 
 
-def test_a_newer_attempt_of_a_task_takes_the_place_of_the_older(runner: TaskRunner) -> None:
+def test_a_newer_attempt_of_a_task_replaces_the_older(runner: TaskRunner) -> None:
     older = runner.tasks(0, *ROWS)
     newer = runner.task(0, 1, ROWS[1])
-    with pytest.raises(BatchNotWritten, match="tasks 1 are not open any more"):
+    with pytest.raises(BatchNotWritten, match="tasks 1 are no longer open"):
         runner.commit(0, older)
     runner.commit(0, [older[0], newer, older[2]])
     assert runner.seen() == ALL
 
 
-def test_what_is_given_up_is_aborted_and_holds_nobody_back(runner: TaskRunner) -> None:
+def test_abandoned_transactions_are_aborted(runner: TaskRunner) -> None:
     parts = runner.tasks(0, *ROWS)
     runner.abort(0, parts[:2])
     assert runner.open() == ["2"], "the task that did not report"
-    # The replay has fewer tasks, so nobody fences the third; it is swept up.
+    # The replay has fewer tasks, so the third transaction is not fenced; the driver aborts it.
     runner.write(0, ["a", "b", "c"], ["d", "e", "f"])
     assert runner.seen() == ALL
     assert runner.open() == []
@@ -106,28 +106,28 @@ def test_a_decided_batch_is_never_undone(runner: TaskRunner) -> None:
         runner.commit(0, parts)
     runner.abort(0, parts)
     assert runner.open() == ["0", "1", "2"]
-    # The first task of the replay finishes it, for all.
+    # The first task of the replay completes it for all.
     assert duty_of(runner.cluster, runner.unit(0), 1) is Duty.COUNT
     assert runner.seen() == ALL
-    # Another layout changes nothing: it is all there.
+    # Other tasks change nothing: all rows are there.
     runner.commit(0, runner.tasks(0, ["a", "b", "c", "d", "e", "f"]))
     assert runner.seen() == ALL
 
 
-def test_tasks_that_missed_the_decision_write_in_vain(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_missed_the_decision_are_aborted(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = runner.tasks(0, *ROWS)
     runner.commit(0, parts)
     monkeypatch.setattr(exactly_once, "duty_of", lambda *_: Duty.WRITE)
     again = runner.tasks(0, *ROWS)
     assert all(part.identity for part in again)
-    # The coordinator cannot say any more how the first ones ended; the log can.
+    # The coordinator no longer knows how the first ones ended; the log does.
     runner.commit(0, again)
     assert runner.seen() == ALL
     assert runner.open() == []
 
 
 def decided_and_lost(runner: TaskRunner, lost: list[int]) -> None:
-    """Decide a batch, commit some of its transactions, and let the others be aborted as by their timeouts."""
+    """Decide a batch, commit some of its transactions, and abort the others, as timeouts would."""
     parts = runner.tasks(0, *ROWS)
     runner.fail_after(Step.DECIDED)
     with pytest.raises(InjectedCrash):
@@ -140,19 +140,19 @@ def decided_and_lost(runner: TaskRunner, lost: list[int]) -> None:
             end(runner.cluster, part.identity, commit=True)
 
 
-def test_a_decision_of_which_nothing_is_left_is_made_anew(runner: TaskRunner) -> None:
+def test_a_decision_whose_transactions_are_all_lost_is_replaced(runner: TaskRunner) -> None:
     decided_and_lost(runner, [0, 1, 2])
-    # Other rows in another layout: nobody has seen the first ones.
+    # Other rows in other tasks are allowed: the first ones were never visible.
     runner.write(0, ["a", "b", "c", "d"], ["e", "f"])
     assert runner.seen() == ALL
 
 
 @pytest.mark.parametrize("lost", [[0], [2], [0, 1]])
-def test_the_lost_part_of_a_decision_is_written_again(runner: TaskRunner, lost: list[int]) -> None:
+def test_the_lost_part_of_a_decision_is_rewritten(runner: TaskRunner, lost: list[int]) -> None:
     decided_and_lost(runner, lost)
     again = runner.tasks(0, *ROWS)
     assert [part.partition for part in again if part.identity] == lost
-    # And again a failure at the worst moment.
+    # Fail again at the worst moment.
     runner.fail_after(Step.DECIDED)
     with pytest.raises(InjectedCrash):
         runner.commit(0, again)
@@ -164,7 +164,7 @@ def test_the_lost_part_of_a_decision_is_written_again(runner: TaskRunner, lost: 
 @pytest.mark.parametrize(
     "rows", [(["a", "x"], ["c"], ["d", "e", "f"]), (["a"], ["b", "c"], ["d", "e", "f"]), (["a", "b", "c"],)]
 )
-def test_a_torn_batch_is_not_mended_with_other_rows(runner: TaskRunner, rows: tuple[list[str], ...]) -> None:
+def test_a_torn_batch_is_not_completed_with_other_rows(runner: TaskRunner, rows: tuple[list[str], ...]) -> None:
     decided_and_lost(runner, [1])
     again = runner.tasks(0, *rows)
     with pytest.raises(BatchTorn, match=r"tasks 1 timed out before.*other rows to tasks.*transactionTimeout"):
@@ -172,7 +172,7 @@ def test_a_torn_batch_is_not_mended_with_other_rows(runner: TaskRunner, rows: tu
     assert runner.seen() == ["a", "b", "d", "e", "f"]
 
 
-def test_a_lost_task_that_only_counted_is_asked_to_write(runner: TaskRunner) -> None:
+def test_a_lost_task_that_only_counted_must_write_in_the_next_replay(runner: TaskRunner) -> None:
     decided_and_lost(runner, [1])
     counted = [replace(part, identity=None, begins=()) for part in runner.tasks(0, *ROWS)]
     with pytest.raises(BatchNotWritten, match="tasks 1 were lost, and their tasks did not know"):
@@ -181,18 +181,18 @@ def test_a_lost_task_that_only_counted_is_asked_to_write(runner: TaskRunner) -> 
     assert runner.seen() == ALL
 
 
-def test_transactions_that_time_out_are_noticed_before_the_decision(make_play: Callable[..., TaskRunner]) -> None:
-    runner = make_play(transactionTimeout="2s")
+def test_transactions_that_time_out_are_noticed_before_the_decision(make_runner: Callable[..., TaskRunner]) -> None:
+    runner = make_runner(transactionTimeout="2s")
     parts = runner.tasks(0, *ROWS)
     assert eventually(lambda: not runner.open())
-    with pytest.raises(BatchNotWritten, match=r"tasks 0, 1, 2 are not open any more.*transactionTimeout"):
+    with pytest.raises(BatchNotWritten, match=r"tasks 0, 1, 2 are no longer open.*transactionTimeout"):
         runner.commit(0, parts)
     runner.write(0, *ROWS)
     assert runner.seen() == ALL
 
 
-def test_transactions_that_time_out_after_the_decision_are_replaced(make_play: Callable[..., TaskRunner]) -> None:
-    runner = make_play(transactionTimeout="3s")
+def test_transactions_that_time_out_after_the_decision_are_replaced(make_runner: Callable[..., TaskRunner]) -> None:
+    runner = make_runner(transactionTimeout="3s")
     parts = runner.tasks(0, *ROWS)
     runner.fail_after(Step.ENDED_SOME)
     with pytest.raises(InjectedCrash):
@@ -220,8 +220,8 @@ def test_a_transaction_that_is_lost_while_the_driver_decides_is_noticed(
     assert runner.seen() == ALL
 
 
-def test_a_node_that_crashes_while_the_driver_decides(make_play: Callable[..., TaskRunner]) -> None:
-    runner = make_play()
+def test_a_node_that_crashes_while_the_driver_decides(make_runner: Callable[..., TaskRunner]) -> None:
+    runner = make_runner()
     for batch, step in enumerate((Step.CHECKED, Step.DECIDED, Step.ENDED_SOME)):
         parts = runner.tasks(batch, [f"{batch}a"], [f"{batch}b"])
         runner.fail_after(step)
@@ -232,8 +232,8 @@ def test_a_node_that_crashes_while_the_driver_decides(make_play: Callable[..., T
     assert runner.seen() == ["0a", "0b", "1a", "1b", "2a", "2b"]
 
 
-def test_an_older_driver_cannot_decide_any_more(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was held up between looking and deciding; meanwhile a newer one has written the batch."""
+def test_an_older_driver_can_no_longer_decide(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is delayed between its checks and the decision; meanwhile a newer driver writes the batch."""
     stale = runner.tasks(0, ["a"])
 
     def meanwhile(*_: object) -> None:
@@ -248,8 +248,8 @@ def test_an_older_driver_cannot_decide_any_more(runner: TaskRunner, monkeypatch:
     assert runner.seen() == ["a"]
 
 
-def test_an_older_driver_that_wakes_up_ends_nothing_of_the_newer(runner: TaskRunner) -> None:
-    """Killed with its Java machine, its Python side may go on: here it stands before it tidies up."""
+def test_an_older_driver_that_resumes_ends_no_newer_transaction(runner: TaskRunner) -> None:
+    """If its JVM is killed, its Python process may continue: here just before it aborts surplus transactions."""
     newer: list[Part] = []
 
     def meanwhile(step: str) -> None:
@@ -263,7 +263,7 @@ def test_an_older_driver_that_wakes_up_ends_nothing_of_the_newer(runner: TaskRun
     assert runner.seen() == ["a", "b", "c"]
 
 
-def test_an_older_driver_that_finds_its_batch_done_ends_nothing_of_the_newer(
+def test_an_older_driver_whose_batch_is_done_ends_no_newer_transaction(
     runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner.write(0, ["a"])
@@ -271,7 +271,7 @@ def test_an_older_driver_that_finds_its_batch_done_ends_nothing_of_the_newer(
     settle = exactly_once.settle
 
     def held_up(cluster: Cluster, decision: Decision) -> dict[Part, bool]:
-        """Just before it looks for what is open; meanwhile a newer one decides the next batch, and is held up too."""
+        """Delay the driver before it lists open transactions; a newer one decides the next batch, and fails."""
         monkeypatch.setattr(exactly_once, "settle", settle)
         newer = runner.tasks(1, ["b"], ["c"])
         runner.fail_after(Step.DECIDED)
@@ -281,11 +281,11 @@ def test_an_older_driver_that_finds_its_batch_done_ends_nothing_of_the_newer(
 
     monkeypatch.setattr(exactly_once, "settle", held_up)
     runner.commit(0, again)
-    assert runner.open() == ["0", "1"], "they are decided, and nobody may take them back"
+    assert runner.open() == ["0", "1"], "they are decided and must not be aborted"
 
 
-def test_what_was_decided_before_taking_over_is_seen(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two drivers with tasks of different numbers, so that neither fences the other's: only the decision tells."""
+def test_a_decision_before_the_takeover_is_found(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two drivers with different task numbers do not fence each other: only the decision shows the write."""
     monkeypatch.setattr(exactly_once, "surplus_of", lambda *_: [])
     parts = [runner.task(0, 5, ["a"])]
     take_over = DecisionLog.take_over
@@ -301,10 +301,8 @@ def test_what_was_decided_before_taking_over_is_seen(runner: TaskRunner, monkeyp
     assert runner.open() == ["5"]
 
 
-def test_a_decision_that_was_cut_short_is_settled_at_once(
-    runner: TaskRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record is in the topic, but its transaction was never ended."""
+def test_an_interrupted_decision_is_settled_at_once(runner: TaskRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record is in the topic, but its transaction is open."""
     parts = runner.tasks(0, *ROWS)
 
     def cut_short(*_: object, **__: object) -> None:
@@ -322,7 +320,7 @@ def test_a_decision_that_was_cut_short_is_settled_at_once(
     assert runner.seen() == ALL
 
 
-def test_a_checkpoint_from_the_past_is_refused(runner: TaskRunner) -> None:
+def test_an_old_checkpoint_is_refused(runner: TaskRunner) -> None:
     runner.write(3, ["a"])
     with pytest.raises(BatchTorn, match="wants to write batch 2, but has already written batch 3"):
         runner.task(2, 0, ["b"])
@@ -337,7 +335,7 @@ def test_a_job_that_counts_its_writes_may_start_again_from_the_first(runner: Tas
     assert runner.seen() == ["a", "b", "c"]
 
 
-def test_a_job_whose_number_stands_for_other_rows_is_refused(runner: TaskRunner) -> None:
+def test_a_reused_number_of_a_job_for_other_rows_is_refused(runner: TaskRunner) -> None:
     runner.job(0, ["a", "b"], ["c"])
     runner.job(0, ["c"], ["b"], ["a"])
     for rows in (["a", "b"], ["a", "b", "x"], ["a", "b", "c", "c"], []):
@@ -347,7 +345,7 @@ def test_a_job_whose_number_stands_for_other_rows_is_refused(runner: TaskRunner)
     assert runner.open() == []
 
 
-def test_a_replay_of_a_stream_may_bring_other_rows_but_one_run_may_not(runner: TaskRunner) -> None:
+def test_other_rows_are_allowed_in_a_replay_but_not_in_the_same_run(runner: TaskRunner) -> None:
     runner.job(0, ["a"], run="first")
     runner.job(0, ["made a moment later"], run="second")
     with pytest.raises(WriteTaken, match="its own txnVersion"):
@@ -355,7 +353,7 @@ def test_a_replay_of_a_stream_may_bring_other_rows_but_one_run_may_not(runner: T
     assert runner.seen() == ["a"]
 
 
-def test_a_job_of_which_nothing_was_seen_writes_what_it_has_now(runner: TaskRunner) -> None:
+def test_a_job_whose_transactions_are_all_lost_writes_its_new_rows(runner: TaskRunner) -> None:
     parts = runner.job_tasks(0, ["a"], ["b"])
     runner.fail_after(Step.DECIDED)
     with pytest.raises(InjectedCrash):
@@ -367,7 +365,7 @@ def test_a_job_of_which_nothing_was_seen_writes_what_it_has_now(runner: TaskRunn
     assert runner.seen() == ["c"]
 
 
-def test_a_batch_that_is_to_go_to_another_topic_is_refused(runner: TaskRunner) -> None:
+def test_the_same_batch_for_another_topic_is_refused(runner: TaskRunner) -> None:
     runner.write(0, ["a"])
     elsewhere = Unit(runner.query, 0, "elsewhere")
     for attempt in (
@@ -379,19 +377,19 @@ def test_a_batch_that_is_to_go_to_another_topic_is_refused(runner: TaskRunner) -
     assert duty_of(runner.cluster, Unit(runner.query, 1, "elsewhere"), 0) is Duty.WRITE
 
 
-def test_owners_of_jobs_are_one_for_each_name_and_topic() -> None:
+def test_each_job_and_topic_has_a_unique_owner() -> None:
     units = [job_unit(*each) for each in (("a", 0, "b"), ("a/b", 0, None), ("a", 0, None), ("a/b", 0, "b"))]
     assert len({unit.owner for unit in units}) == 4
 
 
-def test_a_timeout_that_the_cluster_does_not_allow_is_said(make_play: Callable[..., TaskRunner]) -> None:
-    runner = make_play(transactionTimeout="24h")
+def test_a_timeout_above_the_clusters_limit_is_refused(make_runner: Callable[..., TaskRunner]) -> None:
+    runner = make_runner(transactionTimeout="24h")
     with pytest.raises(
         SinkError, match=r"transactions of 86400000 ms.*transactionTimeout.*transaction\.max\.timeout"
     ):
         runner.task(0, 0, ["a"])
 
 
-def test_names_of_one_owner_are_no_prefix_of_anothers() -> None:
+def test_no_owners_prefix_is_a_prefix_of_anothers() -> None:
     assert not name_of("a.b").startswith(name_of("a"))
     assert name_of("a b/c").isascii()

@@ -1,4 +1,4 @@
-"""The same rows have the same checksum however they are cut, and other rows another."""
+"""Checksums of rows: independent of batches, different for different rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KINDS = pytest.mark.parametrize("kind", [RowChecksum, RowSum])
 
 
 @KINDS
-def test_how_rows_are_cut_does_not_matter(kind: type[RowChecksum | RowSum]) -> None:
+def test_the_checksum_does_not_depend_on_how_rows_are_batched(kind: type[RowChecksum | RowSum]) -> None:
     whole = batch_of(rows())
     expected = checksum(whole, kind=kind)
     assert checksum(whole.slice(0, 1), whole.slice(1, 20), whole.slice(21), kind=kind) == expected
@@ -59,7 +59,7 @@ def test_how_rows_are_cut_does_not_matter(kind: type[RowChecksum | RowSum]) -> N
     assert checksum(batch_of(rows(), large=True), kind=kind) == expected
 
 
-def test_a_sum_does_not_care_which_task_has_a_row_nor_where() -> None:
+def test_the_sum_does_not_depend_on_tasks_or_order() -> None:
     shuffled = random.Random(7).sample(rows(), len(rows()))
     parts = [checksum(batch_of(part), kind=RowSum) for part in (shuffled[:30], [], shuffled[30:])]
     assert total_of(parts) == total_of([checksum(batch_of(rows()), kind=RowSum)])
@@ -67,8 +67,8 @@ def test_a_sum_does_not_care_which_task_has_a_row_nor_where() -> None:
 
 
 @pytest.mark.parametrize("count", [8, 100, 1024])
-def test_rows_that_differ_in_a_common_part_have_another_sum(count: int) -> None:
-    """What a checksum of bytes that is linear, as CRC is, would take for the same."""
+def test_similar_sets_of_rows_have_different_sums(count: int) -> None:
+    """A linear checksum such as CRC would not tell these apart."""
     sums = set()
     for first in range(50):
         made = RowSum(Shape("t", frozenset({"value"})))
@@ -94,7 +94,9 @@ def test_rows_that_differ_in_a_common_part_have_another_sum(count: int) -> None:
     ],
 )
 @KINDS
-def test_any_change_shows(row: int, column: str, value: object, kind: type[RowChecksum | RowSum]) -> None:
+def test_any_change_changes_the_checksum(
+    row: int, column: str, value: object, kind: type[RowChecksum | RowSum]
+) -> None:
     changed = rows()
     assert changed[row][column] != value
     changed[row][column] = value
@@ -102,7 +104,7 @@ def test_any_change_shows(row: int, column: str, value: object, kind: type[RowCh
 
 
 @KINDS
-def test_bytes_that_move_from_one_row_to_the_next_show(kind: type[RowChecksum | RowSum]) -> None:
+def test_moving_bytes_between_rows_changes_the_checksum(kind: type[RowChecksum | RowSum]) -> None:
     shape = Shape("t", frozenset({"value"}))
     sums = []
     for values in ([b"ab", b"c"], [b"a", b"bc"], [b"abc", b""], [b"abc", None]):

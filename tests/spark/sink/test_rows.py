@@ -1,4 +1,4 @@
-"""Rows of Arrow columns as records of their partitions, decoded again and compared."""
+"""Arrow rows encoded as records of their partitions, then decoded and compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from millpond.remote.cluster import Cluster
 from millpond.spark.sink.errors import SinkError
-from millpond.spark.sink.rows import BLOCK_ROWS, Encoded, RowEncoder, gathered
+from millpond.spark.sink.rows import BLOCK_ROWS, Encoded, RowEncoder, gather
 from millpond.spark.sink.shape import Shape
 from millpond.wire import kernel
 from millpond.wire.partitioner import partition_for_key
@@ -20,15 +20,15 @@ PAIR = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 class Topics:
-    """What the encoder asks a cluster for."""
+    """The part of a cluster that the encoder uses."""
 
     def __init__(self, **partitions: int) -> None:
         self.partitions = partitions
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def topics(self, names: list[str], *, create: bool) -> dict[str, Any]:
         assert create, "a producer has missing topics made"
-        self.asked += names
+        self.requests += names
         known = {name: self.partitions[name] for name in names if name in self.partitions}
         return {name: SimpleNamespace(partitions=dict.fromkeys(range(count))) for name, count in known.items()}
 
@@ -40,15 +40,15 @@ def encoder(topics: Topics, topic: str | None, *columns: str, **limits: Any) -> 
 
 def decoded(encoded: Iterable[Encoded]) -> dict[tuple[str, int], list[Any]]:
     """(key, value, headers, timestamp) of each record, by partition."""
-    found: dict[tuple[str, int], list[Any]] = {}
+    result: dict[tuple[str, int], list[Any]] = {}
     for each in encoded:
         fields = kernel.decode_records(each.payload, each.rows, 0, each.base_timestamp, None)
         assert [field[0] for field in fields] == list(range(each.rows))
         assert each.max_timestamp == max(field[1] for field in fields)
-        found.setdefault(tuple(each.partition), []).extend(
+        result.setdefault(tuple(each.partition), []).extend(
             (key, value, headers, at) for _, at, key, value, headers in fields
         )
-    return found
+    return result
 
 
 def batch(**columns: pa.Array) -> pa.RecordBatch:
@@ -56,7 +56,7 @@ def batch(**columns: pa.Array) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_keys_decide_as_in_java_and_rows_keep_their_order(large: bool) -> None:
+def test_keys_choose_partitions_as_in_java_and_rows_keep_their_order(large: bool) -> None:
     keys = [f"key {number % 37}" for number in range(500)]
     values = [None if number % 11 == 0 else b"%d" % number for number in range(500)]
     rows = batch(
@@ -65,35 +65,35 @@ def test_keys_decide_as_in_java_and_rows_keep_their_order(large: bool) -> None:
     )
     # Slices share their buffers with the whole.
     made = encoder(Topics(t=5), "t", "key")
-    found = decoded([*made.encode(rows.slice(0, 123)), *made.encode(rows.slice(123))])
+    result = decoded([*made.encode(rows.slice(0, 123)), *made.encode(rows.slice(123))])
     expected: dict[tuple[str, int], list[Any]] = {}
     for key, value in zip(keys, values, strict=True):
         expected.setdefault(("t", partition_for_key(key.encode(), 5)), []).append((key.encode(), value))
-    assert {partition: [record[:2] for record in records] for partition, records in found.items()} == expected
+    assert {partition: [record[:2] for record in records] for partition, records in result.items()} == expected
 
 
-def test_rows_without_a_key_go_round_in_blocks() -> None:
-    made = encoder(Topics(t=3), "t", turn=7)
+def test_rows_without_a_key_are_distributed_in_blocks() -> None:
+    made = encoder(Topics(t=3), "t", first_partition=7)
     rows = batch(value=pa.array([b"v"] * (BLOCK_ROWS * 2)))
     counts = {partition: len(records) for partition, records in decoded(made.encode(rows)).items()}
     assert counts == {("t", 1): BLOCK_ROWS, ("t", 2): BLOCK_ROWS}
     assert {partition for partition, _ in decoded(made.encode(rows.slice(0, 5))).items()} == {("t", 0)}
 
 
-def test_the_partition_column_goes_before_the_key() -> None:
+def test_the_partition_column_overrides_the_key() -> None:
     rows = batch(
         key=pa.array(["a", "a", None]),
         value=pa.array([b"1", b"2", b"3"]),
         partition=pa.array([3, None, 1], pa.int32()),
     )
-    found = decoded(encoder(Topics(t=4), "t", "key", "partition").encode(rows))
-    assert [record[1] for record in found["t", 3]] == [b"1"]
-    assert [record[1] for record in found["t", partition_for_key(b"a", 4)]] == [b"2"]
-    assert [record[1] for record in found["t", 1]] == [b"3"]
+    result = decoded(encoder(Topics(t=4), "t", "key", "partition").encode(rows))
+    assert [record[1] for record in result["t", 3]] == [b"1"]
+    assert [record[1] for record in result["t", partition_for_key(b"a", 4)]] == [b"2"]
+    assert [record[1] for record in result["t", 1]] == [b"3"]
 
 
 @pytest.mark.parametrize("wrong", [4, -1, -2])
-def test_a_partition_that_is_not_there_is_said(wrong: int) -> None:
+def test_a_missing_partition_is_refused(wrong: int) -> None:
     rows = batch(value=pa.array([b"1", b"2"]), partition=pa.array([0, wrong], pa.int32()))
     with pytest.raises(SinkError, match=f"has partitions 0 to 3; a row asks for {wrong}"):
         list(encoder(Topics(t=4), "t", "partition").encode(rows))
@@ -105,17 +105,17 @@ def test_the_topic_column_spreads_rows_over_topics() -> None:
     )
     topics = Topics(a=1, b=1, c=1)
     made = encoder(topics, None, "topic")
-    found = decoded(made.encode(rows))
-    assert {partition: [record[1] for record in records] for partition, records in found.items()} == {
+    result = decoded(made.encode(rows))
+    assert {partition: [record[1] for record in records] for partition, records in result.items()} == {
         ("a", 0): [b"0", b"2", b"5"],
         ("b", 0): [b"1", b"4"],
         ("c", 0): [b"3"],
     }
     list(made.encode(rows))
-    assert topics.asked == ["a", "b", "c"], "once each"
+    assert topics.requests == ["a", "b", "c"], "once each"
 
 
-def test_a_row_without_a_topic_and_a_topic_that_is_not_there_are_said() -> None:
+def test_a_null_or_missing_topic_is_refused() -> None:
     rows = batch(value=pa.array([b"1", b"2"]), topic=pa.array(["a", None]))
     with pytest.raises(SinkError, match="1 rows have a null in the column topic"):
         list(encoder(Topics(a=1), None, "topic").encode(rows))
@@ -123,20 +123,20 @@ def test_a_row_without_a_topic_and_a_topic_that_is_not_there_are_said() -> None:
         list(encoder(Topics(), None, "topic").encode(rows.slice(0, 1)))
 
 
-def test_headers_and_timestamps_travel() -> None:
+def test_headers_and_timestamps_are_written() -> None:
     headers = [None, [], [{"key": "a", "value": b"1"}, {"key": "a", "value": None}], [{"key": "", "value": b""}]]
     rows = batch(
         value=pa.array([b"skipped", *[b"v"] * 4]),
         headers=pa.array([[{"key": "skipped", "value": b""}], *headers], pa.list_(PAIR)),
         timestamp=pa.array([0, 1_700_000_000_123_999, None, 5_000, -1_000], pa.timestamp("us", "UTC")),
     ).slice(1)
-    found = decoded(encoder(Topics(t=1), "t", "headers", "timestamp").encode(rows))["t", 0]
-    assert [record[2] for record in found] == [(), (), (("a", b"1"), ("a", None)), (("", b""),)]
-    assert [found[row][3] for row in (0, 2, 3)] == [1_700_000_000_123, 5, -1]
-    assert found[1][3] > 1_700_000_000_123, "no time of its own: the time of writing"
+    result = decoded(encoder(Topics(t=1), "t", "headers", "timestamp").encode(rows))["t", 0]
+    assert [record[2] for record in result] == [(), (), (("a", b"1"), ("a", None)), (("", b""),)]
+    assert [result[row][3] for row in (0, 2, 3)] == [1_700_000_000_123, 5, -1]
+    assert result[1][3] > 1_700_000_000_123, "no time of its own: the time of writing"
 
 
-def test_a_null_among_the_headers_is_said() -> None:
+def test_a_null_among_the_headers_is_refused() -> None:
     rows = batch(value=pa.array([b"v"]), headers=pa.array([[None]], pa.list_(PAIR)))
     with pytest.raises(SinkError, match="null among its headers"):
         list(encoder(Topics(t=1), "t", "headers").encode(rows))
@@ -150,7 +150,7 @@ def test_batches_stay_within_their_size() -> None:
     assert all(len(each.payload) <= 1_000 for each in encoded)
 
 
-def test_a_record_above_the_limit_is_said() -> None:
+def test_a_record_above_the_limit_is_refused() -> None:
     rows = batch(value=pa.array([b"v" * 100, b"v" * 3_000]))
     with pytest.raises(SinkError, match=r"a record of 30\d\d bytes; kafka\.max\.request\.size allows 2000"):
         list(encoder(Topics(t=1), "t", record_bytes_max=2_000).encode(rows))
@@ -158,9 +158,9 @@ def test_a_record_above_the_limit_is_said() -> None:
 
 def test_small_batches_are_gathered() -> None:
     rows = [batch(value=pa.array([b"%d" % number] * (number % 3))) for number in range(30)]
-    joined = list(gathered(rows, size=100))
+    joined = list(gather(rows, size=100))
     assert 1 < len(joined) < 20
     assert [value for each in joined for value in each.column(0).to_pylist()] == [
         value for each in rows for value in each.column(0).to_pylist()
     ]
-    assert list(gathered([batch(value=pa.array([], pa.binary()))])) == []
+    assert list(gather([batch(value=pa.array([], pa.binary()))])) == []

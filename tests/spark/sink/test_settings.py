@@ -1,4 +1,4 @@
-"""Settings of a Kafka producer, and what becomes of them."""
+"""Settings of Kafka producers in the sink."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millpond.spark.sink.settings import WriteSettings, write_settings
 from millpond.wire.compression import LZ4
 
 
-def test_what_has_a_meaning_is_taken_and_the_rest_left_alone() -> None:
+def test_supported_settings_are_used_and_others_ignored() -> None:
     given = {
         "acks": "1",
         "compression.type": "lz4",
@@ -31,7 +31,7 @@ def test_no_acknowledgement_counts_as_one(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"acks": "2"}, "kafka.acks cannot be '2'"),
         ({"compression.type": "lzma"}, "kafka.compression.type cannot be 'lzma': it is one of none, gzip"),
@@ -39,8 +39,8 @@ def test_no_acknowledgement_counts_as_one(caplog: pytest.LogCaptureFixture) -> N
         ({"delivery.timeout.ms": "1m"}, "kafka.delivery.timeout.ms cannot be '1m'"),
     ],
 )
-def test_what_cannot_be_is_said(given: dict[str, str], told: str) -> None:
-    with pytest.raises(OptionError, match=told):
+def test_invalid_settings_are_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
         write_settings(given, exactly_once=False)
 
 

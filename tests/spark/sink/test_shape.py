@@ -1,4 +1,4 @@
-"""Which schemas can be written, and what is said about the others."""
+"""Schemas that can be written, and errors for others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def schema(text: str) -> StructType:
         ("key binary, value binary, topic string", None, {"key", "value", "topic"}),
         # The option wins over the column.
         ("value string, topic string, partition int", "t", {"value", "partition"}),
-        # What a topic was read with goes back without a select; what has no partition in a record is left alone.
+        # Rows of the source can be written without a select; columns without a place in a record are ignored.
         (
             "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
             "timestampType int, headers headers",
@@ -65,13 +65,13 @@ def test_columns_are_taken_by_name(text: str, topic: str | None, columns: set[st
     assert shape_of(schema(text), topic, with_timestamps=False) == Shape(topic, frozenset(columns))
 
 
-def test_timestamps_are_taken_when_asked_for() -> None:
+def test_timestamps_are_written_if_requested() -> None:
     for kind in ("timestamp", "timestamp_ntz", "long"):
         assert shape_of(schema(f"value string, timestamp {kind}"), "t", with_timestamps=True).has("timestamp")
 
 
 @pytest.mark.parametrize(
-    ("text", "topic", "timestamps", "told"),
+    ("text", "topic", "timestamps", "message"),
     [
         ("key string", "t", False, "needs a column value.*these have key"),
         ("value string", None, False, "option topic, or with a column topic"),
@@ -85,6 +85,6 @@ def test_timestamps_are_taken_when_asked_for() -> None:
         ("value string, timestamp date", "t", True, "column timestamp is date"),
     ],
 )
-def test_what_cannot_be_written_is_said(text: str, topic: str | None, timestamps: bool, told: str) -> None:
-    with pytest.raises(SinkError, match=told):
+def test_invalid_columns_are_refused(text: str, topic: str | None, timestamps: bool, message: str) -> None:
+    with pytest.raises(SinkError, match=message):
         shape_of(schema(text), topic, with_timestamps=timestamps)

@@ -1,4 +1,4 @@
-"""The trap of the crash test: when a run stands still, its message says where every process of it stands."""
+"""The diagnosis of the crash test: if a run hangs, its message has the stacks of every process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_child_that_outlives_its_parent_is_found_with_its_stack() -> None:
     assert eventually(lambda: not processes_of_session(parent.pid))
 
 
-def test_a_java_machine_says_where_its_threads_are(spark: SparkSession) -> None:
+def test_a_java_process_has_a_thread_dump(spark: SparkSession) -> None:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     assert "Full thread dump" in stacks_of_process(gateway.proc.pid)

@@ -1,4 +1,4 @@
-"""Steps are told to whom the environment names, and to nobody else."""
+"""Steps are reported to the function named in the environment."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from millpond.spark.sink import steps
 from millpond.spark.sink.steps import Step, done
 
 
-def test_nobody_watches_unless_asked() -> None:
+def test_steps_are_not_observed_by_default() -> None:
     done(Step.DECIDED)
 
 
-def test_a_witness_hears_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[str] = []
-    monkeypatch.setattr(steps, "_witness", heard.append)
+def test_an_observer_gets_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(steps, "_observer", calls.append)
     for step in Step:
         done(step)
-    assert heard == [step.value for step in Step]
+    assert calls == [step.value for step in Step]
 
 
-def test_the_witness_is_found_by_its_name() -> None:
+def test_the_observer_is_imported_by_name() -> None:
     assert steps._load("os.path:basename") is __import__("os").path.basename
     assert steps._load(None) is None
     with pytest.raises(ImportError):

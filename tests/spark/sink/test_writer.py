@@ -1,4 +1,4 @@
-"""Rows of Spark in topics: read back byte for byte, and what is said when they cannot be written."""
+"""Rows from Spark in topics, byte for byte, and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = 5_000
 
 @pytest.fixture
 def rows(spark: SparkSession) -> DataFrame:
-    """All columns that there are, with nulls where they may be."""
+    """Every supported column, with nulls."""
     return spark.range(ROWS, numPartitions=3).select(
         f.when(f.col("id") % 5 == 0, None).otherwise(f.col("id").cast("string")).alias("key"),
         f.when(f.col("id") % 7 == 0, None).otherwise(f.concat(f.lit("value "), "id").cast("binary")).alias("value"),
@@ -53,8 +53,8 @@ def expected() -> list[tuple[Any, ...]]:
 
 def stored(node: Node, topic: str, partitions: int) -> list[tuple[Any, ...]]:
     with Raw(node.port) as raw:
-        found = [record for each in range(partitions) for record in committed_records(raw, topic, each)]
-    return sorted((each.timestamp, each.key, each.value, each.headers) for each in found)
+        result = [record for each in range(partitions) for record in committed_records(raw, topic, each)]
+    return sorted((each.timestamp, each.key, each.value, each.headers) for each in result)
 
 
 def options(node: Node, topic: str, **more: str) -> dict[str, str]:
@@ -62,7 +62,7 @@ def options(node: Node, topic: str, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "exactly_once"])
-def test_rows_arrive_as_they_are(node: Node, topic: str, rows: DataFrame, delivery: str) -> None:
+def test_rows_are_written_unchanged(node: Node, topic: str, rows: DataFrame, delivery: str) -> None:
     create_topic(node.bootstrap, topic, 3)
     given = options(node, topic, delivery=delivery, includeTimestamps="true", **{"kafka.compression.type": "zstd"})
     rows.write.format("millpond").options(**given).mode("append").save()
@@ -84,7 +84,7 @@ def test_a_stream_writes_and_reads_the_same(
         .options(**{"kafka.bootstrap.servers": node.bootstrap, "subscribe": topic, "startingOffsets": "earliest"})
         .options(includeHeaders="true", maxOffsetsPerTrigger="3000")
         .load()
-        # What was read goes on as it is: the column topic is replaced, the partition kept.
+        # Rows are written as they were read: the column topic is replaced, the partition kept.
         .withColumn("topic", f.lit(f"{topic}-copy"))
     )
     given = {"kafka.bootstrap.servers": node.bootstrap, "checkpointLocation": checkpoint, "includeTimestamps": "true"}
@@ -114,42 +114,14 @@ def test_a_numbered_write_is_done_once(spark: SparkSession, node: Node, topic: s
     assert sorted(int(record[2]) for record in stored(node, topic, 2)) == list(range(30))
 
 
-def write_numbered(spark: SparkSession, node: Node, topic: str, numbers: range, tasks: int, **more: str) -> None:
-    frame = spark.range(numbers.start, numbers.stop, numPartitions=tasks).selectExpr("cast(id as string) as value")
-    given = options(node, topic, delivery="exactly_once", txnAppId=f"job of {node.bootstrap}", txnVersion="7")
-    frame.write.format("millpond").options(**given, **more).mode("append").save()
-
-
 def numbers_in(node: Node, topic: str) -> list[int]:
     return sorted(int(record[2]) for record in stored(node, topic, 2))
 
 
-def test_one_number_for_two_topics_is_two_writes(spark: SparkSession, node: Node, topic: str) -> None:
-    for name in (topic, f"{topic}-too"):
-        create_topic(node.bootstrap, name, 2)
-        for _ in range(2):
-            write_numbered(spark, node, name, range(10), 2)
-    assert numbers_in(node, topic) == numbers_in(node, f"{topic}-too") == list(range(10))
-
-
-def test_one_number_for_other_rows_is_refused_and_for_the_same_rows_known(
-    spark: SparkSession, node: Node, topic: str
-) -> None:
-    create_topic(node.bootstrap, topic, 2)
-    write_numbered(spark, node, topic, range(10), 2)
-    # The same rows, cut in another way.
-    write_numbered(spark, node, topic, range(10), 3)
-    with pytest.raises(Exception, match=r"txnVersion 7 .* 10 rows .* other rows \(12\).*its own txnVersion"):
-        write_numbered(spark, node, topic, range(12), 2)
-    with pytest.raises(Exception, match=r"other rows \(10\)"):
-        write_numbered(spark, node, topic, range(10, 20), 2)
-    assert numbers_in(node, topic) == list(range(10))
-
-
-def test_two_writes_under_one_number_in_one_batch_of_a_stream(
+def test_two_writes_with_one_number_in_one_batch_of_a_stream(
     spark: SparkSession, node: Node, topic: str, checkpoint: str
 ) -> None:
-    """The idiom of foreachBatch: two topics are two writes, a second one into the same topic is a mistake."""
+    """In foreachBatch, two topics are two writes; a second write into the same topic is an error."""
     for name in (topic, f"{topic}-too"):
         create_topic(node.bootstrap, name, 2)
     names = [topic, f"{topic}-too"]
@@ -173,7 +145,7 @@ def test_two_writes_under_one_number_in_one_batch_of_a_stream(
 
 
 @pytest.mark.parametrize(
-    ("columns", "given", "told"),
+    ("columns", "given", "message"),
     [
         ({"id": LongType()}, {}, "a row needs a column value"),
         ({"value": LongType()}, {}, "column value is bigint, and must be string or binary"),
@@ -184,15 +156,15 @@ def test_two_writes_under_one_number_in_one_batch_of_a_stream(
         ({"value": StringType()}, {"txnAppId": "a", "txnVersion": "1"}, "need delivery=exactly_once"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_anything_runs(
-    columns: dict[str, DataType], given: dict[str, str], told: str
+def test_invalid_writes_are_refused_before_anything_runs(
+    columns: dict[str, DataType], given: dict[str, str], message: str
 ) -> None:
     schema = StructType([StructField(name, kind) for name, kind in columns.items()])
-    with pytest.raises(ClientError, match=told):
+    with pytest.raises(ClientError, match=message):
         batch_writer({"topic": "t", **given}, schema, False)
 
 
-def test_rows_that_cannot_be_written_are_said(spark: SparkSession, node: Node, topic: str) -> None:
+def test_rows_that_cannot_be_written_fail_the_job(spark: SparkSession, node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, 1)
     given = options(node, topic)
     frame = spark.range(3).selectExpr("'v' as value", "7 as partition", "cast(null as string) as topic")

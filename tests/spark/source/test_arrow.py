@@ -1,4 +1,4 @@
-"""Columns of the kernel as record batches that Spark takes as they are."""
+"""The kernel's columns as record batches for Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_batch_has_the_schema_that_spark_expects(with_headers: bool) -> None:
     assert to_arrow_schema(schema_of(options), timezone="UTC").equals(batch.schema)
 
 
-def test_every_value_is_what_it_was() -> None:
+def test_values_are_unchanged() -> None:
     batch = BatchMaker("orders", 3).make(columns(RECORDS, with_headers=True))
     assert batch.column("key").to_pylist() == [b"k", None, b""]
     assert batch.column("value").to_pylist() == [b"v", None, b""]
@@ -53,7 +53,7 @@ def test_every_value_is_what_it_was() -> None:
     ]
 
 
-def test_batches_of_one_partition_may_grow_and_shrink() -> None:
+def test_batches_of_different_sizes_share_columns() -> None:
     maker = BatchMaker("orders", 3)
     for count in (2, 3, 1):
         batch = maker.make(columns(RECORDS[:count], with_headers=False))
@@ -62,12 +62,12 @@ def test_batches_of_one_partition_may_grow_and_shrink() -> None:
 
 
 def test_the_columns_are_those_of_sparks_kafka_source() -> None:
-    found = schema_of(read_options({"includeHeaders": "true"}, "readStream"))
-    assert found.simpleString() == (
+    result = schema_of(read_options({"includeHeaders": "true"}, "readStream"))
+    assert result.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
         "timestampType:int,headers:array<struct<key:string,value:binary>>>"
     )
-    assert all(field.nullable for field in found.fields)
+    assert all(field.nullable for field in result.fields)
 
 
 def test_a_parsed_value_comes_last() -> None:

@@ -1,4 +1,4 @@
-"""What a batch plans: ranges of every partition, as far as the log has them."""
+"""Planning a batch: the ranges of every partition, clipped to the log."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def reader(node: Node, **given: str) -> BatchReader:
 
 
 def planned(node: Node, **given: str) -> list[tuple[int, int, int]]:
-    found = [each.value for each in reader(node, **given).partitions()]
-    return sorted((each.partition.partition, each.start, each.end) for each in found)
+    result = [each.value for each in reader(node, **given).partitions()]
+    return sorted((each.partition.partition, each.start, each.end) for each in result)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def filled(node: Node, topic: str) -> str:
 
 
 @pytest.mark.smoke
-def test_ranges(node: Node, filled: str) -> None:
+def test_ranges_follow_the_options(node: Node, filled: str) -> None:
     assert planned(node, subscribe=filled) == [(0, 3, 10), (1, 0, 20)]
     assert planned(node, assign=f'{{"{filled}":[1,2]}}', maxRecordsPerPartition="8") == [
         (1, 0, 6), (1, 6, 13), (1, 13, 20),
@@ -59,7 +59,7 @@ def test_the_options_are_checked_before_any_connection() -> None:
     ("starts", "ends", "kept"),
     [((1, -2, -2), (5, 5, 0), [(0, 3, 5), (1, 0, 5)]), ((3, 0, 0), (99, 5, 0), [(0, 3, 10), (1, 0, 5)])],
 )
-def test_offsets_that_are_gone_or_not_there(
+def test_offsets_outside_of_the_log_are_lost(
     node: Node, filled: str, starts: tuple[int, ...], ends: tuple[int, ...], kept: list[tuple[int, int, int]]
 ) -> None:
     given = {
@@ -74,7 +74,7 @@ def test_offsets_that_are_gone_or_not_there(
 
 
 @pytest.mark.parametrize(("start", "end"), [(11, -1), (8, 5)])
-def test_a_start_after_the_end_is_a_mistake(node: Node, filled: str, start: int, end: int) -> None:
+def test_a_start_after_the_end_is_refused(node: Node, filled: str, start: int, end: int) -> None:
     given = {
         "assign": f'{{"{filled}":[0]}}',
         "startingOffsets": f'{{"{filled}":{{"0":{start}}}}}',
@@ -84,19 +84,19 @@ def test_a_start_after_the_end_is_a_mistake(node: Node, filled: str, start: int,
         planned(node, **given, failOnDataLoss="false")
 
 
-def test_a_missing_topic(node: Node) -> None:
+def test_a_missing_topic_is_refused(node: Node) -> None:
     with pytest.raises(UnknownTopic, match="there is no topic nowhere-at-all"):
         planned(node, subscribe="nowhere-at-all")
 
 
-def test_a_reader_travels_to_tasks(node: Node, filled: str) -> None:
+def test_a_reader_can_be_pickled(node: Node, filled: str) -> None:
     given = reader(node, subscribe=filled)
     (*_, partition) = given.partitions()
     rows = pickle.loads(pickle.dumps(given)).read(pickle.loads(pickle.dumps(partition)))
     assert sum(batch.num_rows for batch in rows) in (7, 20)
 
 
-def test_what_an_open_transaction_holds_back_is_planned_and_not_lost(node: Node, filled: str) -> None:
+def test_records_of_an_open_transaction_are_planned_and_not_lost(node: Node, filled: str) -> None:
     ends = f'{{"{filled}":{{"0":10,"1":22,"2":0}}}}'
     with Raw(node.port) as raw:
         producer = RawProducer(raw, f"of {filled}").begin_session()

@@ -1,4 +1,4 @@
-"""The first contact of a reader."""
+"""The first connection of a reader."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from millpond.spark.source import first_contact
 from support.node import Node, free_port
 
 
-def test_a_cluster_that_answers(node: Node) -> None:
+def test_a_reachable_cluster_is_connected(node: Node) -> None:
     with first_contact.connect(read_options({"kafka.bootstrap.servers": node.bootstrap}, "read")) as cluster:
         assert cluster.topics([]) == {}
 
 
-def test_nobody_there_is_said_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_cluster_is_reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_contact, "FIRST_CONTACT_SECONDS", 0.3)
     address = f"127.0.0.1:{free_port()}"
     began = time.monotonic()

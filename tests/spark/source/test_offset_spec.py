@@ -1,4 +1,4 @@
-"""Where a read starts and ends, as the options say it."""
+"""Start and end of a read, from the options."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_streams_start_at_the_end_and_batches_at_the_beginning() -> None:
     assert end_of() == Edge("latest")
 
 
-def test_every_way_to_say_it() -> None:
+def test_every_form_of_a_bound() -> None:
     assert start_of("readStream", startingOffsets="Earliest") == Edge("earliest")
     assert start_of("readStream", startingOffsets='{"a":{"0":23,"1":-1},"b":{"0":-2}}') == AtOffsets(
         {A0: 23, A1: -1, B0: -2}
@@ -52,7 +52,7 @@ def test_every_way_to_say_it() -> None:
     assert end_of(endingOffsets='{"a":{"0":5,"1":-1}}') == AtOffsets({A0: 5, A1: -1})
 
 
-def test_a_time_goes_before_times_and_these_before_offsets() -> None:
+def test_one_time_overrides_times_per_partition_and_both_override_offsets() -> None:
     given = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"a":{"0":5}}'}
     assert start_of("read", **given) == AtTimes({A0: 5}, "error")
     assert start_of("read", **given, startingTimestamp="9") == AtTimes(9, "error")
@@ -73,18 +73,18 @@ def test_a_time_goes_before_times_and_these_before_offsets() -> None:
         ({"startingOffsetsByTimestamp": '{"a":{"0":-1}}'}, "startingOffsetsByTimestamp is {"),
     ],
 )
-def test_what_a_batch_cannot_start_with(given: dict[str, str], reason: str) -> None:
+def test_invalid_starts_of_a_batch_are_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         start_of("read", **given)
 
 
 @pytest.mark.parametrize("given", ["earliest", '{"a":{"0":-2}}'])
-def test_what_a_batch_cannot_end_with(given: str) -> None:
+def test_a_batch_cannot_end_at_the_earliest_offset(given: str) -> None:
     with pytest.raises(OptionError, match="endingOffsets of a batch cannot be earliest"):
         end_of(endingOffsets=given)
 
 
-def test_a_start_after_its_end_is_seen_in_the_options_alone() -> None:
+def test_a_start_after_its_end_is_refused_without_a_cluster() -> None:
     check_order(AtOffsets({A0: 5, A1: -2}), AtOffsets({A0: -1, A1: 5}))
     check_order(Edge("earliest"), AtOffsets({A0: 5}))
     check_order(AtTimes(5, "error"), AtTimes(5, "latest"))
@@ -98,13 +98,13 @@ def test_a_start_after_its_end_is_seen_in_the_options_alone() -> None:
         check_order(AtTimes({A0: 6}, "error"), AtTimes({A0: 5}, "latest"))
 
 
-def test_which_starts_are_another_place_later() -> None:
+def test_latest_and_late_times_move_with_time() -> None:
     moving = [Edge("latest"), AtOffsets({A0: 3, A1: -1}), AtTimes(5, "latest")]
     fixed = [Edge("earliest"), AtOffsets({A0: 3, A1: -2}), AtTimes(5, "error")]
     assert [moves_with_time(bound) for bound in moving + fixed] == [True] * 3 + [False] * 3
 
 
-def test_offsets_are_kept_as_sparks_kafka_source_keeps_them() -> None:
+def test_offsets_have_the_json_of_sparks_kafka_source() -> None:
     offsets = {B0: 3, TopicPartition("a", 10): 1, A1: 2}
     assert json.dumps(to_json(offsets)) == '{"a": {"1": 2, "10": 1}, "b": {"0": 3}}'
     assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
@@ -112,6 +112,6 @@ def test_offsets_are_kept_as_sparks_kafka_source_keeps_them() -> None:
 
 
 @pytest.mark.parametrize("given", [{"a": 5}, {"a": {"0": -1}}, {"a": {"x": 1}}, {"a": {"0": "1"}}])
-def test_what_is_no_offset_is_another_sources_checkpoint(given: dict[str, object]) -> None:
+def test_other_json_is_reported_as_another_sources_checkpoint(given: dict[str, object]) -> None:
     with pytest.raises(OptionError, match="is the checkpoint another source's"):
         from_json(given)  # type: ignore[arg-type]

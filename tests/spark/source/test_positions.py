@@ -1,4 +1,4 @@
-"""Edges of the log, given offsets and times, as offsets of a real cluster."""
+"""Edges of the log, offsets and times resolved against a real cluster."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def partitions(node: Node, topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, 0), TopicPartition(topic, 1)]
 
 
-def test_every_bound(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+def test_every_bound_resolves_to_offsets(cluster: Cluster, partitions: list[TopicPartition]) -> None:
     first, second = partitions
 
     def offsets(bound: Edge | AtOffsets | AtTimes) -> list[int]:
-        found = resolve(cluster, bound, partitions, "read_uncommitted")
-        return [found[partition] for partition in partitions]
+        result = resolve(cluster, bound, partitions, "read_uncommitted")
+        return [result[partition] for partition in partitions]
 
     assert offsets(Edge("earliest")) == [2, 0]
     assert offsets(Edge("latest")) == [10, 10]
@@ -51,7 +51,7 @@ def test_every_bound(cluster: Cluster, partitions: list[TopicPartition]) -> None
     assert offsets(AtTimes(BASE_MS + 12_000, "latest")) == [10, 7]
 
 
-def test_what_does_not_fit_the_cluster(cluster: Cluster, partitions: list[TopicPartition]) -> None:
+def test_bounds_that_do_not_fit_the_cluster_are_refused(cluster: Cluster, partitions: list[TopicPartition]) -> None:
     first, second = partitions
     with pytest.raises(OptionError, match="startingOffsetsByTimestampStrategy=latest") as raised:
         resolve(cluster, AtTimes(BASE_MS + 12_000, "error"), partitions, "read_uncommitted")

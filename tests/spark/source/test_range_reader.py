@@ -1,4 +1,4 @@
-"""What a task reads: ranges as Arrow batches, connections kept, and losses told."""
+"""Reading a range in a task: Arrow batches, reused connections, and losses."""
 
 from __future__ import annotations
 
@@ -54,25 +54,23 @@ def numbers(first: int, last: int) -> list[str]:
     return [str(number) for number in range(first, last)]
 
 
-def test_a_range_is_cut_where_it_was_asked_for(node: Node, partition: TopicPartition) -> None:
+def test_a_range_has_exactly_its_offsets(node: Node, partition: TopicPartition) -> None:
     assert values(node, Range(partition, 0, 100)) == numbers(0, 100)
     assert values(node, Range(partition, 33, 47)) == numbers(33, 47)
     assert values(node, Range(partition, 5, 5)) == []
 
 
-def test_spark_gives_none_where_nothing_was_planned(node: Node) -> None:
+def test_an_empty_plan_has_no_rows(node: Node) -> None:
     assert list(read_rows(options(node), None)) == []
 
 
 @pytest.mark.parametrize("work", [5, (TopicPartition("t", 0), 0, 5), Range(TopicPartition("t", 0), 9, 5), "t"])
-def test_what_is_no_range_is_refused(node: Node, work: Any) -> None:
+def test_anything_but_a_range_is_refused(node: Node, work: Any) -> None:
     with pytest.raises(ClientError, match="instead of a range of offsets"):
         list(read_rows(options(node), work))
 
 
-def test_batches_go_to_spark_when_they_are_large_enough(
-    node: Node, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_end_at_either_limit(node: Node, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "ROWS_PER_BATCH", 25)
     by_rows = [batch.num_rows for batch in read_rows(options(node), Range(partition, 0, 100))]
     assert by_rows == [30, 30, 30, 10]
@@ -80,7 +78,7 @@ def test_batches_go_to_spark_when_they_are_large_enough(
     assert len(list(read_rows(options(node), Range(partition, 0, 100)))) == 10
 
 
-def test_connections_are_kept_for_the_next_task_but_not_after_an_error(node: Node, partition: TopicPartition) -> None:
+def test_connections_are_reused_unless_a_task_failed(node: Node, partition: TopicPartition) -> None:
     settings = options(node, **{"kafka.client.id": partition.topic}).kafka
     with pooled_cluster(settings) as first:
         assert isinstance(first, Cluster)
@@ -98,14 +96,14 @@ def test_connections_are_kept_for_the_next_task_but_not_after_an_error(node: Nod
             assert fresher is not first
 
 
-def test_a_partition_that_an_earlier_task_did_not_know(node: Node, partition: TopicPartition) -> None:
+def test_a_reused_connection_finds_new_partitions(node: Node, partition: TopicPartition) -> None:
     assert values(node, Range(partition, 0, 5)) == numbers(0, 5)
     add_partitions(node.bootstrap, partition.topic, 2)
     send(node, partition.topic, ["new"], 1)
     assert values(node, Range(TopicPartition(partition.topic, 1), 0, 1)) == ["new"]
 
 
-def test_what_retention_took_is_lost(node: Node, partition: TopicPartition, caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_records_are_lost(node: Node, partition: TopicPartition, caplog: pytest.LogCaptureFixture) -> None:
     delete_records(node.bootstrap, partition.topic, 0, 42)
     with pytest.raises(DataLost) as raised:
         values(node, Range(partition, 30, 60))
@@ -142,10 +140,10 @@ def test_records_behind_an_open_transaction_are_not_lost(
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_what_is_in_the_log_and_cannot_be_read_for_now_is_not_lost(
+def test_records_that_cannot_be_read_for_now_are_not_lost(
     node: Node, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch, code: ErrorCode, fails: str
 ) -> None:
-    """A leader that answers so for longer than anybody waits, while the cluster says that everything is there."""
+    """A leader that returns this error for longer than the timeout, while the metadata has the partition."""
     monkeypatch.setattr(reader, "VANISHED_SECONDS", 0.2)
     receive = BrokerConnection.receive
 
@@ -164,9 +162,7 @@ def test_what_is_in_the_log_and_cannot_be_read_for_now_is_not_lost(
     assert values(node, Range(partition, 30, 60)) == numbers(30, 60)
 
 
-def test_a_topic_that_was_made_anew_is_not_read_with_the_offsets_of_the_old_one(
-    node: Node, partition: TopicPartition
-) -> None:
+def test_a_recreated_topic_is_not_read_with_old_offsets(node: Node, partition: TopicPartition) -> None:
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
         work = Range(partition, 2, 5, cluster.topic(partition.topic).topic_id)
     assert values(node, work) == numbers(2, 5)
@@ -178,20 +174,20 @@ def test_a_topic_that_was_made_anew_is_not_read_with_the_offsets_of_the_old_one(
     assert values(node, work, failOnDataLoss="false") == []
 
 
-def test_a_topic_that_went_before_its_task_came(node: Node, partition: TopicPartition) -> None:
+def test_a_topic_deleted_before_its_task_is_lost(node: Node, partition: TopicPartition) -> None:
     delete_topic(node.bootstrap, partition.topic)
     with pytest.raises(DataLost, match=r"\[0\] is gone, its offsets 30 to 60 were to be read"):
         values(node, Range(partition, 30, 60))
     assert values(node, Range(partition, 30, 60), failOnDataLoss="false") == []
 
 
-def test_small_fetches_and_what_is_no_size(node: Node, partition: TopicPartition) -> None:
+def test_the_fetch_size_is_used_and_checked(node: Node, partition: TopicPartition) -> None:
     assert values(node, Range(partition, 0, 100), **{"kafka.max.partition.fetch.bytes": "200"}) == numbers(0, 100)
     with pytest.raises(OptionError, match=r"max\.partition\.fetch\.bytes cannot be 'all'"):
         values(node, Range(partition, 0, 100), **{"kafka.max.partition.fetch.bytes": "all"})
 
 
-def test_values_are_parsed_where_that_was_asked_for(node: Node, partition: TopicPartition) -> None:
+def test_values_are_parsed_if_a_format_is_set(node: Node, partition: TopicPartition) -> None:
     send(node, partition.topic, ['{"id": 7}', "poison"])
     given = {"subscribe": partition.topic, "valueFormat": "json", "valueSchema": "id long", "badRecords": "null"}
     (batch,) = read_rows(options(node, **given), Range(partition, 100, 102))

@@ -1,4 +1,4 @@
-"""Ranges for tasks: split as Spark's Kafka source splits them."""
+"""Ranges for tasks, split as in Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ def edges(ranges: list[Range]) -> list[tuple[int, int, int]]:
     return [(each.partition.partition, each.start, each.end) for each in ranges]
 
 
-def test_one_range_for_each_partition_and_none_for_nothing() -> None:
+def test_each_partition_with_records_is_one_range() -> None:
     whole = [Range(P[1], 5, 9), Range(P[0], 0, 10), Range(P[2], 4, 4), Range(P[3], 9, 4)]
     assert edges(split(whole, tasks_min=None, offsets_max=None)) == [(0, 0, 10), (1, 5, 9)]
     assert edges(split(whole, tasks_min=2, offsets_max=None)) == [(0, 0, 10), (1, 5, 9)]
 
 
-def test_split_to_have_enough_tasks() -> None:
-    # What Spark's own connector does with minPartitions=5 over two partitions of ten.
+def test_ranges_are_split_until_there_are_enough_tasks() -> None:
+    # As in Spark's own connector with minPartitions=5 for two partitions of ten.
     whole = [Range(P[0], 0, 10), Range(P[1], 0, 10)]
     parts = split(whole, tasks_min=5, offsets_max=None)
     assert edges(parts) == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 0, 3), (1, 3, 6), (1, 6, 10)]
 
 
-def test_the_large_ones_are_split_and_the_small_ones_are_not() -> None:
+def test_only_large_ranges_are_split() -> None:
     whole = [Range(P[0], 0, 1), Range(P[1], 0, 1), Range(P[2], 100, 200)]
     parts = split(whole, tasks_min=6, offsets_max=None)
     assert edges(parts) == [(0, 0, 1), (1, 0, 1), (2, 100, 125), (2, 125, 150), (2, 150, 175), (2, 175, 200)]
 
 
-def test_no_more_than_so_many_offsets_a_task() -> None:
+def test_no_range_exceeds_the_limit_of_offsets() -> None:
     whole = [Range(P[0], 0, 10), Range(P[1], 0, 3)]
     assert edges(split(whole, tasks_min=None, offsets_max=4)) == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 0, 3)]
     both = split(whole, tasks_min=6, offsets_max=4)
@@ -57,5 +57,5 @@ def test_nothing_is_lost_or_read_twice(sizes: list[int], tasks_min: int | None, 
     for partition in P:
         mine = [each for each in parts if each.partition == partition]
         assert all(before.end == after.start for before, after in pairwise(mine))
-        wanted = next((each for each in whole if each.partition == partition and each.size), None)
-        assert (mine[0].start, mine[-1].end) == (wanted.start, wanted.end) if wanted else not mine
+        expected = next((each for each in whole if each.partition == partition and each.size), None)
+        assert (mine[0].start, mine[-1].end) == (expected.start, expected.end) if expected else not mine

@@ -1,4 +1,4 @@
-"""The source as a user of Spark has it: rows byte for byte, streams over restarts, and errors that can be read."""
+"""The source in Spark: rows byte for byte, streams across restarts, and readable errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 BASE_MS = 1_700_000_000_000
 WAIT_SECONDS = 240.0
-"""Only for what never comes, on however busy a machine."""
+"""A limit for events that never happen."""
 
 
 def frame(spark: SparkSession, node: Node, **given: str) -> DataFrame:
@@ -66,26 +66,26 @@ def everything_in(row: Row) -> tuple[object, ...]:
     return row["partition"], row["offset"], as_bytes(row["key"]), as_bytes(row["value"]), row["ms"], headers
 
 
-def as_bytes(found: bytearray | None) -> bytes | None:
-    return None if found is None else bytes(found)
+def as_bytes(result: bytearray | None) -> bytes | None:
+    return None if result is None else bytes(result)
 
 
 @pytest.mark.smoke
-def test_every_byte_of_every_codec(spark: SparkSession, node: Node, topic: str) -> None:
+def test_rows_are_identical_for_every_codec(spark: SparkSession, node: Node, topic: str) -> None:
     create_topic(node.bootstrap, topic, len(CODECS))
     for partition, codec in enumerate(CODECS):
         Confluent().write(node.bootstrap, topic, ODD, partition=partition, codec=codec)
     whole = frame(spark, node, subscribe=topic, includeHeaders="true")
     split = frame(spark, node, subscribePattern=f"{topic}|none", includeHeaders="true", minPartitions="13")
-    wanted = sorted(
+    expected = sorted(
         (partition, offset, each.key, each.value, each.timestamp, each.headers)
         for partition in range(len(CODECS))
         for offset, each in enumerate(ODD)
     )
     for rows in (whole, split):
-        found = rows.selectExpr("*", "unix_millis(timestamp) as ms").collect()
-        assert sorted(map(everything_in, found)) == wanted
-        assert {(row["topic"], row["timestampType"]) for row in found} == {(topic, 0)}
+        result = rows.selectExpr("*", "unix_millis(timestamp) as ms").collect()
+        assert sorted(map(everything_in, result)) == expected
+        assert {(row["topic"], row["timestampType"]) for row in result} == {(topic, 0)}
     assert split.rdd.getNumPartitions() >= 13
 
 
@@ -123,12 +123,12 @@ def test_a_stream_over_restarts_and_new_partitions(
     sizes: list[int] = []
 
     def take(batch: DataFrame, number: int) -> None:
-        found = batch.collect()
+        result = batch.collect()
         if len(sizes) == 1 and not got[20:]:
             sizes.append(0)
             raise ValueError("the second batch fails at its first try")
-        got.extend(found)
-        sizes.append(len(found))
+        got.extend(result)
+        sizes.append(len(result))
 
     failing = started(rows, checkpoint, take)
     with pytest.raises(Exception, match="second batch fails"):
@@ -149,7 +149,9 @@ def test_a_stream_over_restarts_and_new_partitions(
     assert committed(node, group, topic) == {0: 45, 1: 10, 2: 5}
 
 
-def test_only_what_was_committed(spark: SparkSession, node: Node, topic: str, checkpoint: str) -> None:
+def test_read_committed_returns_committed_records_only(
+    spark: SparkSession, node: Node, topic: str, checkpoint: str
+) -> None:
     create_topic(node.bootstrap, topic)
     writer = ConfluentWriter(node.bootstrap, f"{topic}-writer")
     for number in range(6):
@@ -173,7 +175,7 @@ def test_only_what_was_committed(spark: SparkSession, node: Node, topic: str, ch
     assert values(got) == ["1", "3", "5", "open"]
 
 
-def test_a_running_query_outlives_a_topic_made_anew(
+def test_a_running_query_survives_a_recreated_topic_if_losses_are_allowed(
     spark: SparkSession, node: Node, topic: str, tmp_path: Path
 ) -> None:
     create_topic(node.bootstrap, topic)
@@ -207,7 +209,7 @@ def test_a_running_query_outlives_a_topic_made_anew(
         careful.stop()
 
 
-def test_offsets_that_retention_took_from_a_stopped_query(
+def test_deleted_offsets_fail_a_restarted_query_unless_losses_are_allowed(
     spark: SparkSession, node: Node, topic: str, checkpoint: str
 ) -> None:
     create_topic(node.bootstrap, topic)
@@ -230,7 +232,7 @@ def test_offsets_that_retention_took_from_a_stopped_query(
     assert got == [*numbers(0, 5), *numbers(12, 20)]
 
 
-def test_a_query_that_starts_at_the_end_sees_what_comes_next(
+def test_a_query_that_starts_at_latest_reads_new_records(
     spark: SparkSession, node: Node, topic: str, checkpoint: str
 ) -> None:
     create_topic(node.bootstrap, topic)
@@ -256,7 +258,7 @@ def test_a_query_that_starts_at_the_end_sees_what_comes_next(
 
 
 def begun(start: Callable[[], StreamingQuery], batches: list[int]) -> StreamingQuery:
-    """The query once its first batch is done. As a pipeline does, start it again where Spark gave its Python process
+    """The query once its first batch is done. Like a pipeline, restart it if Spark gave its Python process
     up before that: Spark allows ten seconds, which is not a matter of the source, and no setting changes them."""
     for _ in range(TRIES_MAX):
         query = start()
@@ -276,7 +278,7 @@ def begun(start: Callable[[], StreamingQuery], batches: list[int]) -> StreamingQ
         ({}, "exactly one of subscribe, subscribePattern, assign"),
     ],
 )
-def test_what_a_user_is_told(spark: SparkSession, node: Node, given: dict[str, str], reason: str) -> None:
+def test_errors_reach_the_user(spark: SparkSession, node: Node, given: dict[str, str], reason: str) -> None:
     with pytest.raises(Exception, match=r"Error|UnknownTopic") as raised:
         frame(spark, node, **given).count()
     assert reason in str(raised.value)

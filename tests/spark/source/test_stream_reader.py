@@ -1,4 +1,4 @@
-"""What a streaming reader answers to Spark, asked as Spark asks."""
+"""The streaming reader, called as Spark calls it."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def make(node: Node, topic: str) -> Iterator[Make]:
 
 
 def step(reader: StreamReader, start: Json, limit: ReadLimit | None = None) -> Json:
-    """As Spark does it: every offset goes through JSON."""
-    found = reader.latestOffset(json.loads(json.dumps(start)), limit or reader.getDefaultReadLimit())
-    return dict(json.loads(json.dumps(found)))
+    """Like Spark, convert every offset to JSON and back."""
+    result = reader.latestOffset(json.loads(json.dumps(start)), limit or reader.getDefaultReadLimit())
+    return dict(json.loads(json.dumps(result)))
 
 
 def planned(reader: StreamReader, start: Json, end: Json) -> list[tuple[int, int, int]]:
-    found = [each.value for each in reader.partitions(start, end)]
-    return [(each.partition.partition, each.start, each.end) for each in found]
+    result = [each.value for each in reader.partitions(start, end)]
+    return [(each.partition.partition, each.start, each.end) for each in result]
 
 
 @pytest.mark.smoke
@@ -79,7 +79,9 @@ def test_from_the_earliest_to_the_end_in_one_batch(make: Make, topic: str) -> No
     assert list(copy.read(InputPartition(None))) == []
 
 
-def test_a_query_that_starts_at_the_end_first_notes_where_that_was(make: Make, node: Node, topic: str) -> None:
+def test_a_query_that_starts_at_latest_records_its_start_in_an_empty_batch(
+    make: Make, node: Node, topic: str
+) -> None:
     reader = make()
     start = reader.initialOffset()
     assert start == {topic: {"0": 10, "1": 30}}
@@ -98,7 +100,7 @@ def test_a_query_that_starts_at_the_end_first_notes_where_that_was(make: Make, n
     assert planned(reader, start, step(reader, start)) == [(0, 10, 11)], "nor does the first reader lose it"
 
 
-def test_when_nothing_is_new_it_waits_a_moment_and_sees_what_comes(
+def test_without_new_records_it_waits_briefly_for_some(
     make: Make, node: Node, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = make(startingOffsets="earliest")
@@ -114,7 +116,7 @@ def test_when_nothing_is_new_it_waits_a_moment_and_sees_what_comes(
     sender.join()
 
 
-def test_at_most_so_many_offsets_a_batch(make: Make, topic: str) -> None:
+def test_max_offsets_limit_a_batch(make: Make, topic: str) -> None:
     reader = make(startingOffsets="earliest", maxOffsetsPerTrigger="8")
     assert reader.getDefaultReadLimit() == ReadMaxRows(8)
     start = reader.initialOffset()
@@ -127,7 +129,7 @@ def test_at_most_so_many_offsets_a_batch(make: Make, topic: str) -> None:
     assert 5 <= batches <= 8
 
 
-def test_not_before_enough_waits(make: Make, node: Node, topic: str) -> None:
+def test_min_offsets_delay_a_batch(make: Make, node: Node, topic: str) -> None:
     reader = make(startingOffsets="earliest", minOffsetsPerTrigger="20", maxTriggerDelay="1h")
     assert reader.getDefaultReadLimit() == ReadMinRows(20)
     start = step(reader, reader.initialOffset())
@@ -159,7 +161,7 @@ def test_available_now_ends_where_the_log_ended_when_it_began(make: Make, node: 
     assert planned(fresh, end, last) == [(0, 10, 15), (2, 0, 5)]
 
 
-def test_the_group_is_where_the_query_is(make: Make, node: Node, topic: str) -> None:
+def test_the_group_follows_finished_batches(make: Make, node: Node, topic: str) -> None:
     group = f"{topic}-group"
     reader = make(startingOffsets="earliest", commitGroup=group, maxOffsetsPerTrigger="20")
     start = reader.initialOffset()
@@ -171,7 +173,7 @@ def test_the_group_is_where_the_query_is(make: Make, node: Node, topic: str) -> 
     assert committed(node, group, topic) == {0: 6, 1: 20}
 
 
-def test_a_topic_made_anew_moves_on_from_where_it_seems_to_stand(make: Make, node: Node, topic: str) -> None:
+def test_a_recreated_topic_of_the_same_size_makes_progress(make: Make, node: Node, topic: str) -> None:
     reader = make(startingOffsets="earliest", failOnDataLoss="false")
     start = step(reader, reader.initialOffset())
     delete_topic(node.bootstrap, topic)
@@ -185,13 +187,13 @@ def test_a_topic_made_anew_moves_on_from_where_it_seems_to_stand(make: Make, nod
     assert planned(reader, end, last) == [(0, 9, 10)]
 
 
-def test_a_start_that_the_log_does_not_have(make: Make, topic: str) -> None:
+def test_a_start_outside_of_the_log_is_lost(make: Make, topic: str) -> None:
     given = f'{{"{topic}":{{"0":50,"1":-2}}}}'
     with pytest.raises(DataLost, match=r"\[0\]: the query was to start at offset 50, the log has 0 to 10"):
         make(startingOffsets=given).initialOffset()
     assert make(startingOffsets=given, failOnDataLoss="false").initialOffset() == {topic: {"0": 0, "1": 0}}
 
 
-def test_a_checkpoint_of_another_source(make: Make) -> None:
+def test_a_checkpoint_of_another_source_is_refused(make: Make) -> None:
     with pytest.raises(OptionError, match="is the checkpoint another source's"):
         make().latestOffset({"offset": 5}, ReadAllAvailable())

@@ -1,4 +1,4 @@
-"""What a query reads, and which partitions that is."""
+"""Subscriptions, and their partitions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def info(name: str, partitions: int, *, is_internal: bool = False) -> TopicInfo:
     return TopicInfo(name, UUID(int=7), {n: PartitionInfo(1, 0) for n in range(partitions)}, is_internal)
 
 
-def test_the_three_ways() -> None:
+def test_a_subscription_by_names_pattern_or_assignment() -> None:
     assert subscription(subscribe=" a, b ,,a") == Named(("a", "b"))
     assert subscription(subscribePattern="ord.*") == Matching(re.compile("ord.*"))
-    wanted = frozenset({TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)})
-    assert subscription(assign='{"a":[0,2],"b":[1]}') == Assigned(wanted)
+    expected = frozenset({TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)})
+    assert subscription(assign='{"a":[0,2],"b":[1]}') == Assigned(expected)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_the_three_ways() -> None:
         ({"subscribe": "a", "assign": '{"a":[0]}'}, "given: subscribe, assign"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribe": "or ders"}, "may only have ASCII"),
-        ({"subscribePattern": "(a"}, "no regular expression"),
+        ({"subscribePattern": "(a"}, "not a regular expression"),
         ({"assign": "a"}, '{"orders":[0,1]'),
         ({"assign": "[1]"}, '{"orders":[0,1]'),
         ({"assign": '{"a":["0"]}'}, '{"orders":[0,1]'),
@@ -47,29 +47,29 @@ def test_the_three_ways() -> None:
         ({"assign": '{"a":[true]}'}, '{"orders":[0,1]'),
     ],
 )
-def test_what_is_refused(given: dict[str, str], reason: str) -> None:
+def test_an_invalid_subscription_is_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError) as raised:
         subscription(**given)
     assert reason in str(raised.value)
 
 
-def test_a_pattern_matches_whole_names_of_topics_that_people_made() -> None:
+def test_a_pattern_matches_whole_names_of_topics_that_are_not_internal() -> None:
     topics = {each.name: each for each in (info("or", 1), info("orders", 2), info("__orders", 1, is_internal=True))}
-    found = subscribed_in(Matching(re.compile(".*orders")), topics)
-    assert found.partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
-    assert found.ids == {"orders": UUID(int=7)}
+    result = subscribed_in(Matching(re.compile(".*orders")), topics)
+    assert result.partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+    assert result.ids == {"orders": UUID(int=7)}
 
 
 def test_assigned_partitions_are_those_that_exist() -> None:
-    wanted = frozenset({TopicPartition("a", 1), TopicPartition("a", 9)})
-    assert subscribed_in(Assigned(wanted), {"a": info("a", 3)}).partitions == {TopicPartition("a", 1)}
+    expected = frozenset({TopicPartition("a", 1), TopicPartition("a", 9)})
+    assert subscribed_in(Assigned(expected), {"a": info("a", 3)}).partitions == {TopicPartition("a", 1)}
 
 
-def test_what_is_missing_is_named_with_what_was_probably_meant(node: Node, topic: str) -> None:
+def test_a_missing_topic_is_named_with_the_nearest_one(node: Node, topic: str) -> None:
     create_topic(node.bootstrap, f"{topic}-orders", 2)
     with Cluster({"bootstrap.servers": node.bootstrap}) as cluster:
-        found = look(cluster, Named((f"{topic}-orders", "nowhere")))
-        assert found.partitions == {TopicPartition(f"{topic}-orders", 0), TopicPartition(f"{topic}-orders", 1)}
+        result = look(cluster, Named((f"{topic}-orders", "nowhere")))
+        assert result.partitions == {TopicPartition(f"{topic}-orders", 0), TopicPartition(f"{topic}-orders", 1)}
         with pytest.raises(UnknownTopic, match=f"no topic {topic}-order; did you mean {topic}-orders"):
             look(cluster, Named((f"{topic}-order",)), all_must_exist=True)
         with pytest.raises(UnknownTopic, match="no topic zebra; create it with `millpond topic create zebra`"):

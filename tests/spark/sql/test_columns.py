@@ -1,10 +1,10 @@
-"""Columns that a query gives, and those that are not there."""
+"""The columns that a query returns, and references to missing ones."""
 
 from __future__ import annotations
 
 import pytest
 
-from millpond.spark.sql.columns import look_at_expression, look_at_query
+from millpond.spark.sql.columns import check_expression, check_query
 
 TABLES = {
     "input": ("id", "customer", "region", "total", "at", "items", "_key", "_offset"),
@@ -35,13 +35,13 @@ TABLES = {
         ("select * from range(5)", None),
     ],
 )  # fmt: skip
-def test_what_a_query_gives(text: str, columns: tuple[str, ...] | None) -> None:
-    looked = look_at_query(text, TABLES)
-    assert (looked.columns, looked.faults, looked.strangers) == (columns, [], [])
+def test_result_columns_of_a_query(text: str, columns: tuple[str, ...] | None) -> None:
+    findings = check_query(text, TABLES)
+    assert (findings.columns, findings.faults, findings.unknown_tables) == (columns, [], [])
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("select totl from input", "character 8: there is no column 'totl'; did you mean total?"),
         ("select id from input where nothing > 1",
@@ -61,9 +61,9 @@ def test_what_a_query_gives(text: str, columns: tuple[str, ...] | None) -> None:
         ("select id from input union select id from prices", "there is no column 'id'; there are sku, price"),
     ],
 )  # fmt: skip
-def test_what_is_not_there(text: str, told: str) -> None:
-    (fault,) = look_at_query(text, TABLES).faults
-    assert told in fault
+def test_a_missing_column_is_reported(text: str, message: str) -> None:
+    (fault,) = check_query(text, TABLES).faults
+    assert message in fault
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_what_is_not_there(text: str, told: str) -> None:
         "select TOTAL, `Total` from INPUT",
     ],
 )
-def test_what_is_there(text: str) -> None:
-    assert look_at_query(text, TABLES).faults == []
+def test_an_existing_column_is_accepted(text: str) -> None:
+    assert check_query(text, TABLES).faults == []
 
 
-def test_a_table_of_somebody_else() -> None:
-    assert look_at_query("select x from warehouse.customers", TABLES).strangers == ["warehouse.customers"]
+def test_a_table_that_is_not_a_step_is_listed() -> None:
+    assert check_query("select x from warehouse.customers", TABLES).unknown_tables == ["warehouse.customers"]
 
 
 def test_expressions() -> None:
-    assert look_at_expression("sum(total) > 0 and `region` = 'eu' as fine", TABLES["input"]).faults == []
-    assert look_at_expression("sum(anything)", None).faults == []
-    (fault,) = look_at_expression("sum(totl)", TABLES["input"]).faults
+    assert check_expression("sum(total) > 0 and `region` = 'eu' as fine", TABLES["input"]).faults == []
+    assert check_expression("sum(anything)", None).faults == []
+    (fault,) = check_expression("sum(totl)", TABLES["input"]).faults
     assert fault == "character 5: there is no column 'totl'; did you mean total?"

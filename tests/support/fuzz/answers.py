@@ -81,7 +81,7 @@ class Answers:
         if not cls._schema.versions.has(version):
             # Only these two reject an unsupported version with a response in another version.
             if key not in (PRODUCE, API_VERSIONS):
-                raise Found(f"an answer to API {key} version {version}, which nobody knows")
+                raise Found(f"a response to API {key} version {version}, which does not exist")
             if key == PRODUCE:
                 return
             version = 0
@@ -103,11 +103,11 @@ class Answers:
         for name in codes:
             errors.add(getattr(value, name))
         for name in learnt:
-            found = getattr(value, name)
-            if found.__class__ is list:
-                found = found[0] if found else None
-            if found is not None and (found.__class__ is not str or len(found) < TEXT_LEARNT_MAX):
-                self._pools.learn(name, found)
+            result = getattr(value, name)
+            if result.__class__ is list:
+                result = result[0] if result else None
+            if result is not None and (result.__class__ is not str or len(result) < TEXT_LEARNT_MAX):
+                self._pools.learn(name, result)
         for name, held in inner:
             items = getattr(value, name)
             if items.__class__ is list:

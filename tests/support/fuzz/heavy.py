@@ -167,7 +167,7 @@ class HeavyMaker:
     def _fetch(self) -> Made:
         draw, kind = self._draw, m.FetchRequest
         names, count = self._topics()
-        wanted = [
+        partitions = [
             kind.FetchPartition(partition=index, fetch_offset=draw.choice((0, 5)), partition_max_bytes=1 << 20)
             for index in range(count)
         ]
@@ -177,7 +177,7 @@ class HeavyMaker:
             min_bytes=1,
             max_bytes=1 << 20,
             session_epoch=draw.choice((-1, 0)),
-            topics=[kind.FetchTopic(topic=name, partitions=wanted) for name in names],
+            topics=[kind.FetchTopic(topic=name, partitions=partitions) for name in names],
         )
         return request, draw.choice((8, 11, 12))
 

@@ -91,7 +91,7 @@ class RealNode:
 
     def strange_files(self) -> list[str]:
         """Open files that are not part of its data."""
-        found = []
+        result = []
         folder = f"/proc/{self._process.pid}/fd"
         for name in os.listdir(folder):
             try:
@@ -100,8 +100,8 @@ class RealNode:
                 continue
             usual = ("socket:", "pipe:", "anon_inode:", "/dev/", "/proc/", str(self.data), str(self._journal))
             if not path.startswith(usual):
-                found.append(path)
-        return found
+                result.append(path)
+        return result
 
     def check(self) -> None:
         if self._process.poll() is not None:
@@ -202,7 +202,7 @@ class RealLife:
             sock = socket.create_connection((HOST, node.port), timeout=10)
         except OSError as error:
             node.check()
-            raise Found(f"nobody is let in any more: {error}\n{node.told()}") from error
+            raise Found(f"no connection is accepted any more: {error}\n{node.told()}") from error
         with sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.settimeout(ANSWER_SECONDS)

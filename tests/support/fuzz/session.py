@@ -172,9 +172,9 @@ class FuzzSession:
             link = target.connect(self._pools, reads=self._random() < 0.95)
             if link is None:
                 if target.has_other_settings():
-                    self._outcome.ended = "0 told to let nobody in"
+                    self._outcome.ended = "0 configured to accept no connection"
                     return
-                raise Found("nobody is let in any more")
+                raise Found("no connection is accepted any more")
             self._outcome.connections += 1
             self._talk(target, link)
             target.weigh()
@@ -224,6 +224,8 @@ class FuzzSession:
             if self._random() < 0.02 and len(data) < REMEMBERED_BYTES:
                 self._pools.frames.append(data)
             before = len(link.answers.signatures)
+            if len(framed) > BABBLE_BYTES_MAX:
+                target.forget_peak()
             if whole or len(framed) > 5000:
                 target.deliver(link, framed, data)
             else:

@@ -300,6 +300,10 @@ class Target:
         self.turn.end(self)
         return False
 
+    def forget_peak(self) -> None:
+        """Do not count the memory that making a large request took."""
+        self.turn.forget_peak()
+
     def weigh(self) -> None:
         self.turn.weigh(self)
 
@@ -425,10 +429,10 @@ class Target:
         client may create tokens for itself, so they are left out."""
         broker = self.node.broker
         records = [each for each in records_of(broker.image) if not isinstance(each, DelegationTokenRecord)]
-        found: dict[str, object] = {"metadata": sorted(map(str, records))}
+        result: dict[str, object] = {"metadata": sorted(map(str, records))}
         for partition in broker.partitions:
-            found[str(partition.name)] = partition.log.end_offset
-        return found
+            result[str(partition.name)] = partition.log.end_offset
+        return result
 
     def _produce(self, topic: str) -> None:
         records = encode_batch([Record(0, NOW_MS, b"k", CANARY_VALUE)])

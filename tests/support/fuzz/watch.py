@@ -163,6 +163,13 @@ class Turn:
 
         return run
 
+    def forget_peak(self) -> None:
+        """Measure from the memory in use now, not from its peak so far."""
+        listened, DOORS.listens = DOORS.listens, False
+        _forget_top_memory()
+        DOORS.listens = listened
+        self._top_bytes = top_memory_bytes()
+
     def weigh(self, what: object) -> None:
         """Whether the process has grown much since the last measurement."""
         top_bytes = top_memory_bytes()

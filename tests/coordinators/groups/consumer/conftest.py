@@ -96,10 +96,10 @@ class GroupHarness:
             m.HeartbeatRequest: self.group.classic_heartbeat,
             m.LeaveGroupRequest: self.group.classic_leave,
         }
-        effects = handlers[type(body)](Request(body, version, "token", client_id, host, sees), self.now_ms)
+        effects = handlers[type(body)](Request(body, version, "a client", client_id, host, sees), self.now_ms)
         self.run(effects)
-        ((token, response),) = effects.replies
-        assert token == "token"
+        ((request_id, response),) = effects.replies
+        assert request_id == "a client"
         return response
 
     def pass_time(self, duration_ms: int) -> Effects:
@@ -108,7 +108,7 @@ class GroupHarness:
         total = Effects()
         while (deadline := self.group.next_deadline_ms()) is not None and deadline <= end:
             self.now_ms = max(self.now_ms, deadline)
-            total.add(self.run(self.group.on_time(self.now_ms)))
+            total.add(self.run(self.group.on_timer(self.now_ms)))
         self.now_ms = end
         return total
 

@@ -41,7 +41,7 @@ class TestTime:
         harness.now_ms += 45_000
         for left in (DUE_MAX + 1, 1, 0):
             assert harness.group.next_deadline_ms() <= harness.now_ms
-            harness.run(harness.group.on_time(harness.now_ms))
+            harness.run(harness.group.on_timer(harness.now_ms))
             assert harness.group.member_count == left
         assert harness.group.next_deadline_ms() is None
         assert harness.group.state.epoch == crowd + 3
@@ -72,7 +72,7 @@ class TestTime:
 
     def test_with_no_member_there_is_nothing_to_wait_for(self, harness: Any) -> None:
         assert harness.group.next_deadline_ms() is None
-        assert not harness.group.on_time(10**9).records
+        assert not harness.group.on_timer(10**9).records
 
 
 class TestTopics:

@@ -25,7 +25,7 @@ SYNC = m.SyncGroupRequest
 
 @dataclass
 class ShardHarness:
-    """A shard, its log, and replies by token."""
+    """A shard, its log, and replies by request."""
 
     harness: Any
     settings: GroupSettings
@@ -43,17 +43,17 @@ class ShardHarness:
             self.log.append((record.key, record.value))
         self.replies.update(dict(effects.replies))
 
-    def send(self, token: str, body: m.Message, version: int) -> Any:
-        """The reply; None while it is parked."""
-        self.replies.pop(token, None)
-        self.take_in(self.shard.step(Request(body, version, token, "c", "/h"), self.now_ms))
-        return self.replies.get(token)
+    def send(self, request_id: str, body: m.Message, version: int) -> Any:
+        """The reply; None while it is pending."""
+        self.replies.pop(request_id, None)
+        self.take_in(self.shard.step(Request(body, version, request_id, "c", "/h"), self.now_ms))
+        return self.replies.get(request_id)
 
     def pass_time(self, duration_ms: int) -> None:
         end = self.now_ms + duration_ms
         while (deadline := self.shard.next_deadline_ms()) is not None and deadline <= end:
             self.now_ms = max(self.now_ms, deadline)
-            self.take_in(self.shard.on_time(self.now_ms))
+            self.take_in(self.shard.on_timer(self.now_ms))
         self.now_ms = end
 
     def reloaded(self) -> GroupShard:
@@ -68,10 +68,10 @@ class ShardHarness:
 
     # Requests in short.
 
-    def join(self, member_id: str, token: str, *, instance_id: str | None = None, kind: str = "consumer") -> Any:
+    def join(self, member_id: str, request_id: str, *, instance_id: str | None = None, kind: str = "consumer") -> Any:
         subscription = b"\0\0" + m.ConsumerProtocolSubscription(topics=["a"]).encode(0)
         return self.send(
-            token,
+            request_id,
             JOIN(
                 group_id="g",
                 session_timeout_ms=10_000,
@@ -84,13 +84,15 @@ class ShardHarness:
             5,
         )
 
-    def sync(self, member_id: str, generation: int, token: str, assignments: dict[str, bytes] | None = None) -> Any:
+    def sync(
+        self, member_id: str, generation: int, request_id: str, assignments: dict[str, bytes] | None = None
+    ) -> Any:
         shares = [
             SYNC.SyncGroupRequestAssignment(member_id=name, assignment=share)
             for name, share in (assignments or {}).items()
         ]
         body = SYNC(group_id="g", generation_id=generation, member_id=member_id, assignments=shares)
-        return self.send(token, body, 3)
+        return self.send(request_id, body, 3)
 
     def heartbeat(self, member_id: str, generation: int) -> ErrorCode:
         body = m.HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
@@ -185,7 +187,7 @@ def test_a_downgrade_when_the_last_new_member_leaves(make_town: Callable[..., Sh
     shard_harness.join(first, "j1")
     shard_harness.join(second, "j2")
     shard_harness.pass_time(1)
-    joined = [shard_harness.replies[token] for token in ("j1", "j2")]
+    joined = [shard_harness.replies[request_id] for request_id in ("j1", "j2")]
     assert [each.error_code for each in joined] == [0, 0]
     assert {each.generation_id for each in joined} == {4}
     assert sorted(len(each.members) for each in joined) == [0, 2], "one of them shares out again"
@@ -207,7 +209,7 @@ def test_a_downgrade_just_before_the_coordinator_fails_is_followed_by_its_rebala
     assert shard_harness.heartbeat(first, 3) is ErrorCode.REBALANCE_IN_PROGRESS
     shard_harness.join(first, "j1")
     shard_harness.join(second, "j2")
-    assert sorted(len(shard_harness.replies[token].members) for token in ("j1", "j2")) == [0, 2]
+    assert sorted(len(shard_harness.replies[request_id].members) for request_id in ("j1", "j2")) == [0, 2]
 
 
 def test_a_downgrade_when_the_last_new_member_falls_silent(make_town: Callable[..., ShardHarness]) -> None:
@@ -299,7 +301,7 @@ def test_an_empty_classic_group_becomes_what_its_next_member_wants(make_town: Ca
         ({"migration_policy": "disabled"}, "consumer", "migration.policy"),
         ({"migration_policy": "downgrade"}, "consumer", "migration.policy"),
         ({"max_size": 1}, "consumer", "more than 1"),
-        ({}, "connect", "do not share out"),
+        ({}, "connect", "protocol type"),
     ],
 )
 def test_groups_that_stay_classic(

@@ -99,5 +99,5 @@ def test_what_older_brokers_wrote_is_read_past(draft: Draft) -> None:
 
 
 def test_a_record_of_something_else_is_our_own_mistake() -> None:
-    with pytest.raises(AssertionError, match="no record"):
+    with pytest.raises(AssertionError, match="not a record"):
         GroupState().replay(m.OffsetCommitKey(), None)

@@ -21,7 +21,7 @@ def test_the_hash_changes_with_the_subscribed_topics_and_with_nothing_else(harne
     harness.delete("a")
     assert metadata_hash(["a"], image) == 0
     harness.create("a", 5)
-    assert metadata_hash(["a"], image) not in (before, grown, 0), "made anew it is another topic"
+    assert metadata_hash(["a"], image) not in (before, grown, 0), "created again it is another topic"
     assert -(1 << 63) <= before < 1 << 63
 
 

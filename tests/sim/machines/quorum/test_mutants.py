@@ -1,4 +1,4 @@
-"""Bugs that quorums have had, put in on purpose: each must break a promise that names it, within so many seeds."""
+"""Bugs that quorums have had, planted: each must cause the violation that names it within a number of seeds."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class ForgetsTheSnapshotsEnd(Replica):
 
 
 class LosesTheAnswersOfObserverHunts(Replica):
-    """Whoever stands for election stops looking for the leader that is there (KAFKA-17030)."""
+    """A candidate stops looking for the existing leader (KAFKA-17030)."""
 
     def _learn(self, epoch: int, leader_id: int, now_ms: int) -> None:
         if isinstance(self.role, Unattached | Prospective | Candidate | Resigned):
@@ -223,7 +223,7 @@ def test_a_mutant_breaks_the_promise_that_names_it(mutant: type[Replica]) -> Non
     pytest.fail(f"{mutant.__name__} lived through {seeds} seeds")
 
 
-def test_who_forgets_that_it_is_a_founder_elects_nobody() -> None:
+def test_a_founder_that_forgets_its_role_elects_no_leader() -> None:
     violation = first_leader.run_seed(0, ForgetsThatItIsAFounder).violation
     assert violation is not None
     assert violation.startswith(NOT_HEALED)

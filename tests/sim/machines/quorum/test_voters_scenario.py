@@ -30,7 +30,7 @@ class ChangesTwiceAtOnce(Replica):
 
 
 class CountsItselfWhenRemoved(Replica):
-    """A leader that votes no more counts its own log all the same."""
+    """A leader that is no longer a voter still counts its own log."""
 
     def _advance_high_watermark(self, now_ms: int) -> None:
         voters = self.voters
@@ -47,14 +47,14 @@ class LeadsOnWhenRemoved(Replica):
 
 
 class ObserversNeverVote(Replica):
-    """Whoever has not read yet that it is a voter refuses its vote to the only one that can be elected."""
+    """A node that has not yet read that it is a voter refuses its vote to the only electable candidate."""
 
     def _grants(self, vote: Vote, now_ms: int) -> bool:
         return self.is_voter and super()._grants(vote, now_ms)
 
 
 class TheRemovedNeverStand(Replica):
-    """Who has the only copy of the record that removed it does not stand, and keeps the others from being elected."""
+    """A node with the only copy of the record that removed it does not campaign, and blocks other candidates."""
 
     @property
     def _may_stand(self) -> bool:
@@ -62,7 +62,7 @@ class TheRemovedNeverStand(Replica):
 
 
 class TakesAWipedDiskForTheOldOne(Replica):
-    """A voter whose disk was wiped counts at once as the one that it was (KIP-853)."""
+    """A voter whose disk was wiped counts at once as before (KIP-853)."""
 
     def __init__(self, me: Any, founders: Any, log: Any, election: Election, *given: Any) -> None:
         super().__init__(me, founders, log, Election(election.epoch, election.leader_id, election.voted), *given)

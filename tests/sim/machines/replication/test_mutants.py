@@ -1,4 +1,4 @@
-"""Bugs that replication has had, put in on purpose: each must break a promise that names it, within so many seeds."""
+"""Bugs that replication has had, planted: each must cause the violation that names it within a number of seeds."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def join_without_catching_up(patch: Patch) -> None:
 
 
 def readmit_an_earlier_life(patch: Patch) -> None:
-    """KIP-903: a request made for an earlier life of a broker lets the new one in."""
+    """KIP-903: a request made for an earlier incarnation of a broker adds the new one."""
     patch.setattr(Scenario, "can_join", lambda self, broker, _: self.controller.can_lead(broker))
     patch.setattr(PartitionLeader, "_broker_epoch", lambda *_: -1)
 
 
 def count_an_earlier_life(patch: Patch) -> None:
-    """What a broker had before it started anew counts as what it has."""
+    """What a broker had before it started over counts as what it has."""
     real = PartitionLeader.on_fetch
 
     def on_fetch(self: PartitionLeader, broker: int, broker_epoch: int, offset: int, now_ms: int) -> bool:

@@ -1,4 +1,4 @@
-"""aggregate: windows, groups and measures, and how they leave."""
+"""aggregate: windows, groups and measures, and their sinks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def orders(spark: SparkSession) -> DataFrame:
-    told = [(1, 5, "eu", 10.0), (2, 59, "eu", 5.0), (2, 59, "eu", 5.0), (3, 61, "us", 1.0), (4, 62, None, 2.0)]
-    rows: list[dict[str, Any]] = [{"id": id, "at": at(s), "region": r, "total": t} for id, s, r, t in told]
+    events = [(1, 5, "eu", 10.0), (2, 59, "eu", 5.0), (2, 59, "eu", 5.0), (3, 61, "us", 1.0), (4, 62, None, 2.0)]
+    rows: list[dict[str, Any]] = [{"id": id, "at": at(s), "region": r, "total": t} for id, s, r, t in events]
     return parsed_frame(spark, "id long, at timestamp, region string, total double", [*rows, {"id": 9}])
 
 
@@ -41,10 +41,10 @@ def test_windows_by_group(spark: SparkSession) -> None:
     }
 
 
-def test_sliding_windows_and_events_that_came_twice(spark: SparkSession) -> None:
+def test_sliding_windows_without_duplicate_events(spark: SparkSession) -> None:
     sliding = job(slide="30 seconds", group_by={"area": "coalesce(region, 'none')"}, distinct_by=["id"])
-    found = {(seconds_of(r.window_start), r.area): r.revenue for r in windows(orders(spark), sliding).collect()}
-    assert found == {
+    result = {(seconds_of(r.window_start), r.area): r.revenue for r in windows(orders(spark), sliding).collect()}
+    assert result == {
         (-30, "eu"): 10.0, (0, "eu"): 15.0, (30, "eu"): 5.0,
         (30, "us"): 1.0, (60, "us"): 1.0, (30, "none"): 2.0, (60, "none"): 2.0,
     }  # fmt: skip
@@ -65,7 +65,7 @@ def test_windows_as_records(spark: SparkSession) -> None:
     assert {row.key and bytes(row.key) for row in own.shape(orders(spark)).collect()} == {b"eu!", b"us!", None}
 
 
-def test_where_windows_go() -> None:
+def test_the_sink_of_windows() -> None:
     topic = job(to={"topic": "revenue"}).sink({"kafka.bootstrap.servers": "here:1"})
     assert topic.format == "millpond"
     assert topic.options == {"kafka.bootstrap.servers": "here:1", "delivery": "exactly_once", "topic": "revenue"}
@@ -74,16 +74,16 @@ def test_where_windows_go() -> None:
     assert job().sink({}).mode == "append"
 
 
-def test_a_row_of_an_updated_table_has_a_name_even_without_a_group(spark: SparkSession) -> None:
+def test_a_row_of_an_updated_table_has_a_key_even_without_a_group(spark: SparkSession) -> None:
     rows = job(mode="update").shape(orders(spark)).collect()
     assert len({row._row for row in rows}) == len(rows) == 3
     assert '{"region":null,"window_start":"2026-01-31T12:01:00.000Z"}' in {row._row for row in rows}
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
-        ({"window": "0 s"}, "longer than nothing"),
+        ({"window": "0 s"}, "longer than 0"),
         ({"slide": "2 minutes"}, "between two windows"),
         ({"measures": {}}, "measures is empty"),
         ({"measures": {"region": "count(*)"}}, "region is a column of the result already"),
@@ -94,6 +94,6 @@ def test_a_row_of_an_updated_table_has_a_name_even_without_a_group(spark: SparkS
         ({"mode": "complete"}, "no such choice"),
     ],
 )
-def test_what_cannot_be(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(DeclarationError, match=told):
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
         job(**settings)

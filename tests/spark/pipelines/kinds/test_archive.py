@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millpond.spark.pipelines.kinds.archive import Archive, archived, raw_columns
+from millpond.spark.pipelines.kinds.archive import Archive, archive_rows, raw_columns
 from millpond.spark.pipelines.values import DeclarationError
 from support.spark_kinds import at, parsed_frame
 
@@ -21,21 +21,21 @@ def test_the_table_has_the_parsed_columns_the_record_and_a_date_of_the_event(spa
         "id long, at timestamp",
         [{"id": 1, "at": at(-86_400)}, {"id": 2, "at": None, "_timestamp": at(86_400)}],
     )
-    rows = archived(frame, Archive(table="lake/orders", time="at", columns={"twice": "id * 2"}))
+    rows = archive_rows(frame, Archive(table="lake/orders", time="at", columns={"twice": "id * 2"}))
     assert rows.columns == [
         "id", "at", "_key", "_topic", "_partition", "_offset", "_timestamp", "_headers", "twice", "date",
     ]  # fmt: skip
-    found = {row.id: (row.date, row.twice) for row in rows.collect()}
-    assert found == {1: (date(2026, 1, 30), 2), 2: (date(2026, 2, 1), 4)}, "without a time, the log's own counts"
+    result = {row.id: (row.date, row.twice) for row in rows.collect()}
+    assert result == {1: (date(2026, 1, 30), 2), 2: (date(2026, 2, 1), 4)}, "without a time, the log's own counts"
 
 
-def test_partition_columns_are_made_of_the_calendar_or_taken_from_the_rows(spark: SparkSession) -> None:
+def test_partition_columns_are_derived_from_the_time_or_columns_of_the_rows(spark: SparkSession) -> None:
     frame = parsed_frame(spark, "region string, hour string", [{"region": "eu", "hour": "mine"}])
-    rows = archived(frame, Archive(table="t", partition_by=["region", "year", "month", "hour"]))
+    rows = archive_rows(frame, Archive(table="t", partition_by=["region", "year", "month", "hour"]))
     row = rows.collect()[0]
     assert (row.region, row.year, row.month, row.hour) == ("eu", "2026", "2026-01", "mine")
     with pytest.raises(DeclarationError, match=r"no column 'regoin'; did you mean region\?"):
-        archived(frame, Archive(table="t", partition_by=["regoin"]))
+        archive_rows(frame, Archive(table="t", partition_by=["regoin"]))
 
 
 def test_a_raw_archive_keeps_the_bytes_of_the_source(spark: SparkSession) -> None:
@@ -44,13 +44,13 @@ def test_a_raw_archive_keeps_the_bytes_of_the_source(spark: SparkSession) -> Non
         "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int, "
         "headers array<struct<key:string,value:binary>>",
     )
-    row = archived(raw_columns(source), Archive(table="t", raw=True)).collect()[0]
+    row = archive_rows(raw_columns(source), Archive(table="t", raw=True)).collect()[0]
     assert (bytes(row.value), bytes(row._key), row._partition, row._offset) == (b"\x00\xff", b"k", 1, 7)
     assert row.date == date(2026, 1, 31)
     assert [(each.key, bytes(each.value)) for each in row._headers] == [("h", b"1")]
 
 
-def test_the_sink_is_told_where_and_how() -> None:
+def test_the_sink_has_the_options_of_the_table() -> None:
     job = Archive(
         table="lake/orders", file_size="1 MiB", compact_every=3, vacuum="2 days", options={"vacuumShort": True}
     )

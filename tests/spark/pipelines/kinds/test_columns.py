@@ -1,4 +1,4 @@
-"""Columns as they are declared, and records as bytes."""
+"""Declared columns, and records as bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def test_columns_are_named_or_said_in_sql() -> None:
+def test_columns_are_names_or_sql() -> None:
     assert COLUMNS.read(["a", "b`c"]) == {"a": "`a`", "b`c": "`b``c`"}
     assert COLUMNS.read("a, b") == {"a": "`a`", "b": "`b`"}
     assert COLUMNS.read({"x": "lower(a)"}) == {"x": "lower(a)"}
@@ -39,7 +39,7 @@ def test_keys_and_values_as_bytes(spark: SparkSession) -> None:
     assert json.loads(row.t) == {"t": "2026-01-31T12:00:00.250000Z"}
 
 
-def test_a_missing_column_is_told_with_the_nearest(spark: SparkSession) -> None:
+def test_a_missing_column_is_reported_with_the_nearest(spark: SparkSession) -> None:
     frame = parsed_frame(spark, "region string", [])
     need_columns(frame, ["REGION"], "here")
     with pytest.raises(DeclarationError, match=r"here: there is no column 'reqion'; did you mean region\?"):

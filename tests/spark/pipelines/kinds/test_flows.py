@@ -1,4 +1,4 @@
-"""Sinks as they are declared, and batches that are written by themselves."""
+"""Declared sinks, and batches that are written separately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.spark.pipelines.kinds.flows import TABLES, TOPICS, Sink, To, write
 from millpond.spark.pipelines.values import DeclarationError
 
 
-def test_a_table_or_a_topic() -> None:
+def test_a_target_is_a_table_or_a_topic() -> None:
     table = To(table="lake/t", partition_by=["a", "b"], vacuum="0 s")
     assert table.outputs() == {"table": "lake/t"}
     assert table.sink({"kafka.bootstrap.servers": "x"}) == Sink(
@@ -34,30 +34,30 @@ def test_a_table_or_a_topic() -> None:
 
 
 class Batch:
-    """A frame that notes how it is written."""
+    """A frame that records how it is written."""
 
     def __init__(self, session: Any) -> None:
         self.sparkSession = session
-        self.told: dict[str, Any] = {}
+        self.written: dict[str, Any] = {}
 
     @property
     def write(self) -> Batch:
         return self
 
     def format(self, name: str) -> Batch:
-        self.told["format"] = name
+        self.written["format"] = name
         return self
 
     def options(self, **given: str) -> Batch:
-        self.told |= given
+        self.written |= given
         return self
 
     def mode(self, name: str) -> Batch:
-        self.told["save"] = name
+        self.written["save"] = name
         return self
 
     def save(self) -> None:
-        self.told["saved"] = True
+        self.written["saved"] = True
 
 
 CLASSIC = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty={"sql.streaming.queryId": "q"}.get))
@@ -66,7 +66,7 @@ ONCE = {"delivery": "exactly_once"}
 
 
 @pytest.mark.parametrize(
-    ("session", "sink", "told"),
+    ("session", "sink", "message"),
     [
         (CLASSIC, Sink(TABLES, {"path": "t"}), {"path": "t", "txnAppId": "q", "txnVersion": "7"}),
         (CLASSIC, Sink(TOPICS, ONCE), {**ONCE, "txnAppId": "q", "txnVersion": "7"}),
@@ -74,14 +74,14 @@ ONCE = {"delivery": "exactly_once"}
         (CONNECT, Sink(TABLES, {"path": "t"}), {"path": "t", "ofStream": "true"}),
     ],
 )  # fmt: skip
-def test_a_batch_is_written_under_its_number(session: Any, sink: Sink, told: dict[str, str]) -> None:
+def test_a_batch_is_written_under_its_number(session: Any, sink: Sink, message: dict[str, str]) -> None:
     batch: Any = Batch(session)
     write_batch(batch, 7, sink)
-    assert batch.told == {"format": sink.format, "save": "append", "saved": True, **told}
+    assert batch.written == {"format": sink.format, "save": "append", "saved": True, **message}
 
 
 def test_over_connect_a_topic_is_refused_before_anything_is_written() -> None:
     batch: Any = Batch(CONNECT)
     with pytest.raises(DeclarationError, match="to a table only"):
         write_batch(batch, 0, Sink(TOPICS, ONCE))
-    assert "saved" not in batch.told
+    assert "saved" not in batch.written

@@ -1,4 +1,4 @@
-"""The table of kinds: every kind is whole, its example can be declared, and none loads Spark before it is needed."""
+"""The table of kinds: every kind is complete, its example is valid, and Spark is loaded on use only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE = 'name = "p"\n[source]\ntopic = "orders"\n'
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_kind_is_whole(name: str) -> None:
+def test_a_kind_is_complete(name: str) -> None:
     kind = KINDS[name]
     assert (kind.name, kind.job.kind) == (name, name)
     assert kind.doc.endswith(".")
@@ -30,15 +30,17 @@ def test_a_kind_is_whole(name: str) -> None:
         assert kind.outputs(job)
 
 
-def test_every_kind_has_a_declaration_among_the_examples() -> None:
+def test_every_kind_has_an_example() -> None:
     files = sorted((EXAMPLES / "pipelines").glob("*.toml"))
-    found = {path.stem: {job.kind for job in Pipeline.load(path, {}).jobs} for path in files}
-    assert found == {name: {name} for name in KINDS}
-    told = (EXAMPLES / "pipelines" / "README.md").read_text()
-    assert all(f"({name}.toml)" in told for name in KINDS)
+    result = {path.stem: {job.kind for job in Pipeline.load(path, {}).jobs} for path in files}
+    assert result == {name: {name} for name in KINDS}
+    page = (EXAMPLES / "pipelines" / "README.md").read_text()
+    assert all(f"({name}.toml)" in page for name in KINDS)
 
 
 def test_the_declarations_do_not_load_spark() -> None:
-    asked = "import sys, millpond.spark.pipelines.kinds; print(sorted({'pyspark', 'pyarrow'} & sys.modules.keys()))"
-    ran = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60, check=True)
+    requests = (
+        "import sys, millpond.spark.pipelines.kinds; print(sorted({'pyspark', 'pyarrow'} & sys.modules.keys()))"
+    )
+    ran = subprocess.run([sys.executable, "-c", requests], capture_output=True, text=True, timeout=60, check=True)
     assert ran.stdout == "[]\n"

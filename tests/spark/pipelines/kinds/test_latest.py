@@ -1,4 +1,4 @@
-"""latest: the changes that the records of a compacted topic are."""
+"""latest: records of a compacted topic as changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_without_the_bytes_a_row_of_nulls_is_a_tombstone(spark: SparkSession) ->
     assert {row.key: row._deleted for row in changes(frame, Latest(table="t")).collect()} == {"x": True, "y": False}
 
 
-def test_what_deletes_can_be_said_and_what_did_not_parse_changes_nothing(spark: SparkSession) -> None:
+def test_delete_when_decides_and_unparsed_records_change_nothing(spark: SparkSession) -> None:
     from pyspark.sql import functions as f
 
     frame = parsed_frame(

@@ -1,4 +1,4 @@
-"""Dead letters made by Spark are those of the client."""
+"""Dead letters from Spark equal those of the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""quality: what breaks which rule, and where it goes."""
+"""quality: broken rules, and where rows are sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from millpond.client.dead_letters import read_dead_letter, redriven_headers
 from millpond.client.message import Message
-from millpond.spark.pipelines.kinds.quality import Quality, checked, good_rows
+from millpond.spark.pipelines.kinds.quality import Quality, check_rows, good_rows
 from millpond.spark.pipelines.values import DeclarationError
 from support.spark_kinds import parsed_frame
 
@@ -38,18 +38,18 @@ def message(row: Row) -> Message:
     return Message(row.topic, 0, 0, 0, None if row.key is None else bytes(row.key), value, headers)
 
 
-def test_rows_know_the_rules_that_they_break(spark: SparkSession) -> None:
-    rows = checked(orders(spark), Quality(rules=RULES))
+def test_rows_list_the_rules_that_they_break(spark: SparkSession) -> None:
+    rows = check_rows(orders(spark), Quality(rules=RULES))
     assert [row._broken for row in rows.orderBy("_offset").collect()] == [[], ["positive", "known"], ["positive"]]
     assert [row.total for row in good_rows(rows).collect()] == [5]
     assert "_broken" not in good_rows(rows).columns
 
 
-def test_what_did_not_parse_breaks_one_rule_of_its_own(spark: SparkSession) -> None:
+def test_an_unparsed_record_breaks_the_rule_parses_only(spark: SparkSession) -> None:
     from pyspark.sql import functions as f
 
     frame = orders(spark).withColumn("_fault", f.when(f.col("_offset") == 1, f.lit("line 1: no JSON")))
-    rows = checked(frame, Quality(rules=RULES)).orderBy("_offset").collect()
+    rows = check_rows(frame, Quality(rules=RULES)).orderBy("_offset").collect()
     assert [row._broken for row in rows] == [[], ["parses"], ["positive"]]
     letters = Quality(rules=RULES).shape(frame).collect()
     assert {read_dead_letter(message(row)).error_message for row in letters} == {"line 1: no JSON", "breaks positive"}
@@ -73,7 +73,7 @@ def test_bad_rows_are_dead_letters_with_their_own_bytes(spark: SparkSession) -> 
     assert redriven_headers(both) == (("h", b"2"), ("dlq.redriven", b"4"))
 
 
-def test_without_a_place_for_good_rows_the_bad_ones_leave_alone(spark: SparkSession) -> None:
+def test_without_a_target_for_good_rows_only_bad_ones_are_written(spark: SparkSession) -> None:
     frame = orders(spark).drop("_value", "_headers")
     rows = [message(row) for row in Quality(rules=RULES, dead_letters="odd").shape(frame).collect()]
     assert {row.topic for row in rows} == {"odd"}
@@ -84,12 +84,12 @@ def test_without_a_place_for_good_rows_the_bad_ones_leave_alone(spark: SparkSess
     assert [read_dead_letter(row).redriven for row in rows] == [0, 0]
 
 
-def test_a_transform_must_keep_where_a_record_was(spark: SparkSession) -> None:
+def test_a_transform_must_keep_the_origin_of_records(spark: SparkSession) -> None:
     with pytest.raises(DeclarationError, match=r"keep them in the transforms .* no column '_topic'"):
         Quality(rules=RULES).shape(orders(spark).select("total", "region", "_offset"))
 
 
-def test_good_rows_in_a_topic_may_have_a_key_of_their_own(spark: SparkSession) -> None:
+def test_good_rows_in_a_topic_may_have_another_key(spark: SparkSession) -> None:
     job = Quality(rules=RULES, to={"topic": "good", "key": "region"})
     assert {bytes(row.value): row.key and bytes(row.key) for row in job.shape(orders(spark)).collect()} == {
         b"good": b"eu",
@@ -100,15 +100,15 @@ def test_good_rows_in_a_topic_may_have_a_key_of_their_own(spark: SparkSession) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "error_text"),
     [
         ({"rules": {}}, "rules is empty"),
         ({"rules": {"a b": "true"}}, r"rules\.a b: a rule's name"),
         ({"rules": {"parses": "true"}}, "this name is taken"),
         ({"rules": RULES, "delivery": "once"}, "no such choice"),
-        ({"rules": RULES, "delivery": "at_least_once", "to": {"topic": "t"}}, "say the same here and in `to`"),
+        ({"rules": RULES, "delivery": "at_least_once", "to": {"topic": "t"}}, "the same value here and in `to`"),
     ],
 )
-def test_what_cannot_be(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(DeclarationError, match=told):
+def test_invalid_settings_are_refused(settings: dict[str, Any], error_text: str) -> None:
+    with pytest.raises(DeclarationError, match=error_text):
         Quality(**settings)

@@ -1,4 +1,4 @@
-"""What a batch reader is told to read of the source."""
+"""The options of a batch read of a time range."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from millpond.spark.pipelines.kinds.ranges import range_options
 from support.spark_kinds import at
 
 
-def test_topics_or_a_pattern_of_a_time() -> None:
-    def told(source: Source, *times: Any) -> dict[str, str]:
+def test_a_range_has_topics_or_a_pattern_and_times() -> None:
+    def message(source: Source, *times: Any) -> dict[str, str]:
         context: Any = SimpleNamespace(pipeline=SimpleNamespace(source=source))
         return range_options(context, *times)
 
-    assert told(Source(topic=["a", "b"]), None, None) == {"subscribe": "a,b"}
-    assert told(Source(pattern="a.*"), at(0), at(1.5)) == {
+    assert message(Source(topic=["a", "b"]), None, None) == {"subscribe": "a,b"}
+    assert message(Source(pattern="a.*"), at(0), at(1.5)) == {
         "subscribePattern": "a.*",
         "startingTimestamp": "1769860800000",
         "startingOffsetsByTimestampStrategy": "latest",

@@ -1,4 +1,4 @@
-"""How a replay is cut, paced and remembered."""
+"""Slices, rate and stored progress of a replay."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from millpond.spark.pipelines.kinds.replay_work import (
     SLICES_MAX,
     Pace,
     Progress,
-    declared,
+    fixed_settings,
     in_order,
-    joined_steps,
+    join_steps,
     slice_count,
     with_slices,
 )
@@ -30,10 +30,10 @@ def test_slices_by_offset_cut_every_partition_alike_and_in_order(spark: SparkSes
         {"_partition": 1, "_offset": 100 + n} for n in range(4)
     ]
     sliced, count = with_slices(parsed_frame(spark, "id int", rows), Replay(topic="t"), slice_rows=3)
-    found = {(row._partition, row._offset): row._slice for row in sliced.collect()}
+    result = {(row._partition, row._offset): row._slice for row in sliced.collect()}
     assert count == 4
-    assert [found[0, n] for n in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert [found[1, 100 + n] for n in range(4)] == [0, 1, 2, 3]
+    assert [result[0, n] for n in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert [result[1, 100 + n] for n in range(4)] == [0, 1, 2, 3]
 
 
 def test_slices_by_time_are_in_order_and_not_too_large(spark: SparkSession) -> None:
@@ -41,16 +41,16 @@ def test_slices_by_time_are_in_order_and_not_too_large(spark: SparkSession) -> N
     rows = [{"id": n, "seen": None if time is None else at(time)} for n, time in enumerate(times)]
     job = Replay(topic="t", order="time", time="seen")
     sliced, count = with_slices(parsed_frame(spark, "id int, seen timestamp", rows), job, slice_rows=2)
-    found = {row.id: row._slice for row in sliced.collect()}
-    known = sorted((time, found[n]) for n, time in enumerate(times) if time is not None)
+    result = {row.id: row._slice for row in sliced.collect()}
+    known = sorted((time, result[n]) for n, time in enumerate(times) if time is not None)
     assert [number for _, number in known] == sorted(number for _, number in known)
-    assert found[9] == 0
-    assert max(found.values()) + 1 == count > 1
+    assert result[9] == 0
+    assert max(result.values()) + 1 == count > 1
 
 
-def test_steps_are_joined_while_they_fit() -> None:
-    assert joined_steps({0: 1, 1: 1, 5: 1, 6: 9, 7: 1}, 2) == {0: 0, 1: 0, 5: 1, 6: 2, 7: 3}
-    assert joined_steps({}, 2) == {}
+def test_steps_are_joined_up_to_the_size_of_a_slice() -> None:
+    assert join_steps({0: 1, 1: 1, 5: 1, 6: 9, 7: 1}, 2) == {0: 0, 1: 0, 5: 1, 6: 2, 7: 3}
+    assert join_steps({}, 2) == {}
     assert (slice_count(0, 5), slice_count(11, 5), slice_count(10**9, 1)) == (0, 3, SLICES_MAX)
 
 
@@ -70,7 +70,7 @@ def test_records_of_a_key_are_in_one_task_and_in_order(spark: SparkSession) -> N
         assert where == {b"k%d" % n: list(range(n, 40, 5)) for n in range(5)}
 
 
-def test_the_pace_is_kept_on_the_whole_and_a_stall_is_not_caught_up() -> None:
+def test_the_rate_is_kept_and_a_stall_is_not_made_up_for() -> None:
     pace = Pace(rate=100, begun_at=0)
     assert pace.wait_seconds(0) == 0
     pace.sent += 100
@@ -84,15 +84,15 @@ def test_the_pace_is_kept_on_the_whole_and_a_stall_is_not_caught_up() -> None:
     assert Pace(rate=0, begun_at=0, sent=10**9).wait_seconds(0) == 0
 
 
-def test_progress_is_remembered_and_a_change_is_noticed(tmp_path: Path) -> None:
+def test_progress_is_stored_with_the_fixed_settings(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "replay.json"
     assert Progress.load(path) is None
     job = Replay(topic="t", from_=at(0), rate=5)
-    progress = Progress(declared(job), offsets={"orders": {"0": [1, 5]}}, slice_rows=5, slices=3, sent=2)  # type: ignore[dict-item]
+    progress = Progress(fixed_settings(job), offsets={"orders": {"0": [1, 5]}}, slice_rows=5, slices=3, sent=2)  # type: ignore[dict-item]
     progress.save(path)
     assert Progress.load(path) == progress
-    assert declared(Replay(topic="t", from_=at(0), rate=50)) == declared(job), "the rate may change"
-    assert declared(Replay(topic="t", from_=at(1), rate=5)) != declared(job)
+    assert fixed_settings(Replay(topic="t", from_=at(0), rate=50)) == fixed_settings(job), "the rate may change"
+    assert fixed_settings(Replay(topic="t", from_=at(1), rate=5)) != fixed_settings(job)
     path.write_text("{")
     with pytest.raises(DeclarationError, match="delete it to replay from the beginning"):
         Progress.load(path)

@@ -1,4 +1,4 @@
-"""The state of sessions: first without Spark, then as a stream."""
+"""Sessions with state: first without Spark, then as a stream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOWS = ("count", "sum", "min", "max", "first", "last")
-RULES = Rules(gap_us=30, longest_us=100, hows=HOWS)
+RULES = Rules(gap_us=30, longest_us=100, functions=HOWS)
 
 
 def event(time: int, given: Any = 1, ends: bool = False) -> Event:
@@ -32,7 +32,7 @@ def closed(rules: Rules, events: list[Event]) -> list[Session]:
     return [*ended, open_session] if open_session is not None else ended
 
 
-def test_measures_are_put_together_as_in_sql() -> None:
+def test_measures_are_folded_as_in_sql() -> None:
     (session,) = closed(RULES, [event(0, 5), event(1, None), event(2, 3), event(3, None)])
     assert session == (0, 3, 4, 2, 8, 3, 5, 5, None), "nulls count for nothing, but the last one is the last"
     (session,) = closed(RULES, [event(0, None), event(1, Decimal("1.5"))])
@@ -52,7 +52,7 @@ def test_a_session_ends_by_the_gap_by_its_length_and_by_an_event() -> None:
     assert Rules(30, None, HOWS).end_us((0, 80, 1)) == 110
 
 
-def test_it_does_not_matter_how_the_events_are_cut_into_portions() -> None:
+def test_sessions_do_not_depend_on_how_events_are_batched() -> None:
     chance = random.Random(5)
     events = [event(time, time, chance.random() < 0.1) for time in sorted(chance.sample(range(3000), 200))]
     whole = RULES.take(None, events)
@@ -68,7 +68,7 @@ def test_it_does_not_matter_how_the_events_are_cut_into_portions() -> None:
         assert (session, ended) == whole
 
 
-def test_as_a_stream_events_in_any_order_make_the_same_sessions(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_has_the_same_sessions_for_any_order_of_events(spark: SparkSession, tmp_path: Path) -> None:
     job = Sessions(
         key={"user": "lower(user)"},
         time="at",
@@ -86,8 +86,8 @@ def test_as_a_stream_events_in_any_order_make_the_same_sessions(spark: SparkSess
     schema = "user string, at timestamp, page string, price int"
     source = str(tmp_path / "source")
     for rows in batches:
-        told = [(user, at(second), page, price) for user, second, page, price in rows]
-        spark.createDataFrame(told, schema).coalesce(1).write.mode("append").parquet(source)
+        events_of_batch = [(user, at(second), page, price) for user, second, page, price in rows]
+        spark.createDataFrame(events_of_batch, schema).coalesce(1).write.mode("append").parquet(source)
     spark.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -99,11 +99,11 @@ def test_as_a_stream_events_in_any_order_make_the_same_sessions(spark: SparkSess
     )  # fmt: skip
     query.awaitTermination()
     # The last session is still open; the batch without rows at the end has closed the others.
-    found = {
+    result = {
         (r.user, round(seconds_of(r.session_start), 6), seconds_of(r.session_end), *tuple(r)[3:])
         for r in spark.table("kept_sessions").collect()
     }
-    assert found == {
+    assert result == {
         ("ann", 0.000_001, 21, 4, 4, 10, "home", "logout"),
         ("ann", 35, 35, 1, 1, 7, "again", "again"),
         ("bob", 10, 30, 2, 2, 2, "home", "shop"),

@@ -1,4 +1,4 @@
-"""sessions: by Spark's own windows, and what may be declared."""
+"""sessions with Spark's session windows, and declarations."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def job(**settings: Any) -> Sessions:
 
 
 def clicks(spark: SparkSession) -> DataFrame:
-    told = [("ann", 50), ("ann", 0), ("bob", 5), ("ann", 25), ("ann", 81), ("ann", None)]
-    rows: list[dict[str, Any]] = [{"user": user, "at": at(s) if s is not None else None} for user, s in told]
+    events = [("ann", 50), ("ann", 0), ("bob", 5), ("ann", 25), ("ann", 81), ("ann", None)]
+    rows: list[dict[str, Any]] = [{"user": user, "at": at(s) if s is not None else None} for user, s in events]
     return parsed_frame(spark, "user string, at timestamp", rows)
 
 
-def test_a_session_goes_on_until_nothing_comes_for_the_gap(spark: SparkSession) -> None:
+def test_a_session_ends_after_the_gap(spark: SparkSession) -> None:
     rows = sessions(clicks(spark), job(measures={"last_offset": "max(_offset)"})).collect()
     assert {
         (r.user, seconds_of(r.session_start), seconds_of(r.session_end), r.events, r.last_offset) for r in rows
@@ -46,9 +46,9 @@ def test_sessions_as_records(spark: SparkSession) -> None:
     ]
 
 
-def test_measures_that_a_state_can_keep() -> None:
-    told = {"n": "count(*)", "spent": " SUM( price * (1 + tax) ) ", "page": "first(concat(a, ')'))"}
-    assert read_folds(told) == (
+def test_measures_with_state() -> None:
+    measures = {"n": "count(*)", "spent": " SUM( price * (1 + tax) ) ", "page": "first(concat(a, ')'))"}
+    assert read_folds(measures) == (
         Fold("n", "count", "true"),
         Fold("spent", "sum", "price * (1 + tax)"),
         Fold("page", "first", "concat(a, ')')"),
@@ -56,20 +56,20 @@ def test_measures_that_a_state_can_keep() -> None:
 
 
 @pytest.mark.parametrize("sql", ["avg(x)", "sum(a) + sum(b)", "x", "sum()", "summ(x)"])
-def test_other_measures_need_a_gap_alone(sql: str) -> None:
+def test_other_measures_are_refused_with_state(sql: str) -> None:
     assert job(measures={"m": sql}).needs_state is False
     with pytest.raises(DeclarationError, match=r"measures\.m = .* a measure is one call"):
         job(measures={"m": sql}, longest="1 h")
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
-        ({"gap": "0 s"}, "longer than nothing"),
+        ({"gap": "0 s"}, "longer than 0"),
         ({"key": []}, "key is empty"),
         ({"measures": {"events": "count(*)"}}, "events is a column of the result already"),
     ],
 )
-def test_what_cannot_be(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(DeclarationError, match=told):
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
         job(**settings)

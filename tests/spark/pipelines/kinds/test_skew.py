@@ -1,4 +1,4 @@
-"""skew: what is counted, and that keys are placed as clients place them."""
+"""skew: counts, and predictions with the clients' partitioner."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ def test_the_partitioner_of_librdkafka_is_recognised(spark: SparkSession) -> Non
     assert report.followed["crc32"] == 1.0 > report.followed["murmur2"]
 
 
-def test_an_empty_range_is_told_so(spark: SparkSession) -> None:
+def test_an_empty_range_is_reported(spark: SparkSession) -> None:
     report = measure(records(spark, [0] * 100).where("false"), Skew(), "orders", 2)
     assert (report.cause, report.advice) == ("empty", "There are no records in the range.")
     assert [(each.partition, each.records, each.bytes) for each in report.loads] == [(0, 0, 0), (1, 0, 0)]
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"partitions": [0]}, "each from 1 to"),
         ({"partitions": ["six"]}, "write whole numbers"),
         ({"from_": "2026-01-31T00:00:00Z", "last": "1 h"}, "give from or last"),
-        ({"keys": {AS_IT_IS: "x"}}, "what the present key is called"),
+        ({"keys": {AS_IT_IS: "x"}}, "is the name of the present key"),
         ({"top": 0}, "from 1 to"),
     ],
 )
-def test_what_cannot_be(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(DeclarationError, match=told):
+def test_invalid_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
         Skew(**settings)

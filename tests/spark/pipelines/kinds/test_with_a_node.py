@@ -1,4 +1,4 @@
-"""Every kind from end to end: a real node, real records, tables and topics out."""
+"""Every kind end to end: a real node, real records, tables and topics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOON_MS = round(NOON.timestamp() * 1000)
 
 
 def order(number: int) -> dict[str, Any]:
-    """One each second; each user comes every four seconds for a minute. Every fortieth is refused."""
+    """One per second; each user has one every four seconds for a minute. Every fortieth is bad."""
     return {
         "id": number,
         "user": f"u{number % 4}-{number // 60}",
@@ -42,13 +42,13 @@ def order(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def orders(node: Node) -> str:
-    """A topic with orders, two of which are no JSON, and one from an hour later that moves the watermark."""
+    """A topic with orders, two values that are not JSON, and an order from an hour later that moves the watermark."""
     create_topic(node.bootstrap, "orders", 3)
     later = order(ORDERS) | {"at": at(3600).isoformat(), "user": "later"}
     with Producer(node.bootstrap) as producer:
         for number in range(ORDERS):
-            told = order(number)
-            producer.send("orders", told, told["user"], headers={"n": str(number)}, timestamp_ms=NOON_MS + number)
+            value = order(number)
+            producer.send("orders", value, value["user"], headers={"n": str(number)}, timestamp_ms=NOON_MS + number)
         for poison in (b"{", b"\xff"):
             producer.send("orders", poison, "poison", timestamp_ms=NOON_MS + 5000)
         producer.flush()
@@ -57,7 +57,7 @@ def orders(node: Node) -> str:
 
 
 def run(spark: SparkSession, folder: Path, name: str, **declared: Any) -> dict[str, JobFigures]:
-    """Run a pipeline on what is there; the figures of its jobs."""
+    """Run a pipeline once; the figures of its jobs."""
     spark.conf.set(
         "spark.sql.streaming.stateStore.providerClass",
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
@@ -128,7 +128,7 @@ def test_windows_and_sessions_of_a_topic(spark: SparkSession, node: Node, tmp_pa
 
 
 @with_time
-def test_the_last_of_every_key_is_what_holds(spark: SparkSession, node: Node, tmp_path: Path) -> None:
+def test_the_last_record_of_every_key_is_in_the_table(spark: SparkSession, node: Node, tmp_path: Path) -> None:
     create_topic(node.bootstrap, "customers", 2)
     jobs = [Latest(table=tmp_path / "customers", key={"id": "cast(cast(_key as string) as int)"})]
     declared = {
@@ -157,18 +157,18 @@ def test_the_last_of_every_key_is_what_holds(spark: SparkSession, node: Node, tm
 
 
 @with_time
-def test_what_is_archived_comes_back_as_it_was(spark: SparkSession, node: Node, orders: str, tmp_path: Path) -> None:
+def test_an_archive_is_replayed_unchanged(spark: SparkSession, node: Node, orders: str, tmp_path: Path) -> None:
     source = Source(bootstrap=node.bootstrap, topic=orders)
     raw = [Archive(table=tmp_path / "raw", raw=True)]
     run(spark, tmp_path, "raw", source=source, jobs=raw, parse=Parse(format="json", schema=ORDER, bad_records="null"))
     create_topic(node.bootstrap, "again", 3)
     slices = [Replay(table=tmp_path / "raw", topic="again", bootstrap=node.bootstrap, batch=50)]
     run(spark, tmp_path, "again", jobs=slices)
-    # Killed after a slice was sent and before that was written down: it is sent again under the same number.
-    told = tmp_path / "again" / "jobs" / "replay" / "replay.json"
-    progress = json.loads(told.read_text())
+    # As if killed between sending a slice and recording it: it is sent again under the same number.
+    progress_file = tmp_path / "again" / "jobs" / "replay" / "replay.json"
+    progress = json.loads(progress_file.read_text())
     assert (progress["slices"], progress["sent"]) == (3, 3)
-    told.write_text(json.dumps(progress | {"sent": 2}))
+    progress_file.write_text(json.dumps(progress | {"sent": 2}))
     run(spark, tmp_path, "again", jobs=slices)
     whole = [(each.key, each.value, each.timestamp_ms, each.headers) for each in records_of(node.bootstrap, orders)]
     back = [(each.key, each.value, each.timestamp_ms, each.headers) for each in records_of(node.bootstrap, "again")]
@@ -179,12 +179,12 @@ def test_what_is_archived_comes_back_as_it_was(spark: SparkSession, node: Node, 
     part: dict[str, Any] = {"from_": at(0.010), "to": at(0.020), "where": "cast(_key as string) <> 'u1-0'"}
     some = Replay(topic="some", rate=1000, order="time", **part)
     figures = run(spark, tmp_path, "some", source=source, jobs=[some])
-    found = [json.loads(each.value or b"")["id"] for each in records_of(node.bootstrap, "some")]
-    assert found == [n for n in range(10, 20) if n % 4 != 1]
-    assert figures["replay"].rows_in == len(found)
+    result = [json.loads(each.value or b"")["id"] for each in records_of(node.bootstrap, "some")]
+    assert result == [n for n in range(10, 20) if n % 4 != 1]
+    assert figures["replay"].rows_in == len(result)
 
 
-def test_the_balance_of_a_topic_is_told(spark: SparkSession, node: Node, orders: str, tmp_path: Path) -> None:
+def test_the_balance_of_a_topic_is_reported(spark: SparkSession, node: Node, orders: str, tmp_path: Path) -> None:
     jobs = [Skew(partitions=[6], keys={"by_id": "get_json_object(cast(value as string), '$.id')"})]
     pipeline = Pipeline(
         name="skew",

@@ -19,37 +19,37 @@ from support.short_path_run import Differs, ShortPathRun
 pytestmark = pytest.mark.skipif(not COMPILED, reason="the short paths exist only compiled")
 
 STEPS = 200
-LIVES_TO_FIND = 8
+SEEDS_TO_FIND = 8
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     # After this time a producer's first batch is refused and the next one accepted. What the short path does not take
     # is tried twice.
-    monkeypatch.setattr(partitions, "BEGINNINGS_MS", 1 << 40)
+    monkeypatch.setattr(partitions, "FIRST_BATCH_GRACE_MS", 1 << 40)
 
 
-@pytest.mark.parametrize("seed", seeds(range(LIVES_TO_FIND)))
-def test_short_ways_and_the_general_way_say_the_same(seed: int) -> None:
-    tell(seed)
+@pytest.mark.parametrize("seed", seeds(range(SEEDS_TO_FIND)))
+def test_the_short_paths_answer_like_the_general_path(seed: int) -> None:
+    compare(seed)
 
 
 @with_time
-@pytest.mark.parametrize("seed", seeds(range(LIVES_TO_FIND, 60)))
-def test_they_say_the_same_in_longer_campaigns(seed: int) -> None:
-    tell(seed)
+@pytest.mark.parametrize("seed", seeds(range(SEEDS_TO_FIND, 60)))
+def test_they_answer_alike_in_longer_campaigns(seed: int) -> None:
+    compare(seed)
 
 
-def tell(seed: int) -> None:
-    story = ShortPathRun(seed)
-    story.go_on(STEPS)
-    story.check_end()
-    short, general = story.sides
+def compare(seed: int) -> None:
+    run = ShortPathRun(seed)
+    run.go_on(STEPS)
+    run.check_end()
+    short, general = run.sides
     assert short.short_answers["Fetch"] > 0
     assert not general.short_answers
 
 
-def test_a_reader_of_committed_records_who_is_told_too_little_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_aborted_transactions_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     read = short_path.read_committed
 
     def careless(*args: Any, **options: Any) -> PartitionRead:
@@ -59,7 +59,7 @@ def test_a_reader_of_committed_records_who_is_told_too_little_is_found(monkeypat
     assert is_found()
 
 
-def test_a_sign_of_life_from_an_older_generation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accepted_heartbeat_of_an_older_generation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     beat = GroupShard.beat
 
     def careless(self: GroupShard, group_id: str, member_id: str, generation: int, now_ms: int) -> bool:
@@ -70,7 +70,7 @@ def test_a_sign_of_life_from_an_older_generation_is_found(monkeypatch: pytest.Mo
     assert is_found()
 
 
-def test_a_batch_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_wakes_no_fetch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     append_short = Partition.append_short
 
     def silent(self: Partition, short: partitions.ShortProduce) -> int | None:
@@ -86,7 +86,7 @@ def test_a_batch_that_wakes_nobody_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 def is_found() -> bool:
     """Whether random runs find a bug that was planted in a short path."""
-    for seed in range(LIVES_TO_FIND):
+    for seed in range(SEEDS_TO_FIND):
         try:
             ShortPathRun(seed).go_on(STEPS)
         except Differs:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from millpond.admin.cluster_rates import RateWindow, sample_cluster
 from millpond.admin.groups import commit_offsets
-from millpond.admin.pulse import Pulse, look_at
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
 from millpond.testing import Pond
@@ -17,18 +17,18 @@ def test_two_looks_give_rates() -> None:
         pond.create_topic("orders.dlq", 1)
         pond.produce("orders.dlq", b"bad")
         commit_offsets(cluster, "billing", {TopicPartition("orders", 0): 0, TopicPartition("orders", 1): 0})
-        pulse = Pulse()
-        pulse.add(look_at(cluster))
-        assert pulse.rates is None
+        window = RateWindow()
+        window.add(sample_cluster(cluster))
+        assert window.rates is None
         pond.produce("orders", *[b"x"] * 10, partition=0)
         commit_offsets(cluster, "billing", {TopicPartition("orders", 0): 4})
-        look = look_at(cluster)
-        pulse.add(look)
-        assert look.topics["orders"].partitions == 2
-        assert look.topics["orders"].offsets == 10
-        assert look.lag == 6
-        assert pulse.rates is not None
-        assert pulse.rates.written["orders"] > 0
-        assert pulse.rates.written["orders.dlq"] == 0
-        assert pulse.rates.read["billing"] / pulse.rates.written["orders"] == pytest.approx(0.4)
-        assert not any(name.startswith("__") for name in look.topics)
+        sample = sample_cluster(cluster)
+        window.add(sample)
+        assert sample.topics["orders"].partitions == 2
+        assert sample.topics["orders"].offsets == 10
+        assert sample.lag == 6
+        assert window.rates is not None
+        assert window.rates.written["orders"] > 0
+        assert window.rates.written["orders.dlq"] == 0
+        assert window.rates.read["billing"] / window.rates.written["orders"] == pytest.approx(0.4)
+        assert not any(name.startswith("__") for name in sample.topics)
