@@ -13,7 +13,6 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.check import check, check_table_of, rows_to_check, store
-from bench.crowd import HEARTBEAT_MS
 from bench.figures import Figures, NoFigures, figures_for, path_of
 from bench.limits import Machine, floor_of, measure_limits
 from bench.line import LeftOut, Line, Row
@@ -24,23 +23,11 @@ from bench.peers import MILLPOND, PEERS
 from bench.profiling import Profiler
 from bench.race import FAILED, Placed, race_data, race_table_of, run_race
 from bench.races import RACES
-from bench.rebalance import MEMBERS, PARTITIONS
 from bench.rows import ROWS, floor_lines
-from bench.table import (
-    as_data,
-    busy_table_of,
-    is_busy,
-    is_outage,
-    is_rebalance,
-    is_stall,
-    outage_table_of,
-    rebalance_table_of,
-    stall_table_of,
-    table_of,
-)
+from bench.table import SPECIAL, as_data, table_of
 
 WIDTH_MIN = 205
-"""The table is one line a row, also where the output is narrow or not a terminal."""
+"""Each row takes one line, even if the terminal is narrower."""
 
 BACKLOG_GB = 10.0
 BACKLOG_GB_QUICK = 0.25
@@ -48,7 +35,7 @@ BACKLOG_GB_QUICK = 0.25
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to 1000")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1000")
     return int(text)
 
 
@@ -58,7 +45,7 @@ def _amount(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value <= 10_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0 (and up to 10,000)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to 10,000")
     return value
 
 
@@ -69,32 +56,34 @@ def parsed(words: list[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add("--quick", action="store_true", help="one short slice of everything")
     add("--only", metavar="ROW", action="append", help=f"one of {', '.join(names)}")
-    add("--json", metavar="FILE", help="write all figures there as well")
+    add("--json", metavar="FILE", help="also write all figures to this file")
     add("--profile", metavar="ROW", choices=names, help="run one row under py-spy")
-    add("--slices", type=_count, help="how often a row is repeated; the median counts")
-    add("--seconds", type=_amount, help="how long one slice takes")
-    add("--backlog-gb", type=_amount, help=f"what the row catch-up catches up with (default {BACKLOG_GB:g})")
+    add("--slices", type=_count, help="how often each row is repeated; the result is the median")
+    add("--seconds", type=_amount, help="the length of a slice")
+    add("--backlog-gb", type=_amount, help=f"the backlog of the row catch-up (default {BACKLOG_GB:g})")
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--peers", action="store_true", help="run the rows that others can run, beside them, in turns")
-    mode.add_argument("--check", action="store_true", help="fail where a row is slower than the stored figures")
+    mode.add_argument(
+        "--peers", action="store_true", help="run the rows that other brokers can run, alternating with them"
+    )
+    mode.add_argument("--check", action="store_true", help="fail if a row is slower than the stored figures")
     mode.add_argument("--store", action="store_true", help="store the figures of this run in bench/figures")
-    add("--figures", metavar="FILE", help="with --check or --store: this file, not the one of this machine")
-    add("--against", metavar="PEER", action="append", help=f"with --peers: only these; of {', '.join(PEERS)}")
-    found = parser.parse_args(words)
-    known, what = (races, "a row that others can run") if found.peers else (names, "a row")
-    for name in found.only or ():
+    add("--figures", metavar="FILE", help="with --check or --store: use this file instead of this machine's")
+    add("--against", metavar="PEER", action="append", help=f"with --peers: only these of {', '.join(PEERS)}")
+    arguments = parser.parse_args(words)
+    known, what = (races, "a row that other brokers can run") if arguments.peers else (names, "a row")
+    for name in arguments.only or ():
         if name not in known:
-            parser.error(f"--only {name}: not {what}; there are {', '.join(known)}")
-    for name in found.against or ():
+            parser.error(f"--only {name}: not {what}; choose from {', '.join(known)}")
+    for name in arguments.against or ():
         if name not in PEERS:
-            parser.error(f"--against {name}: not known; there are {', '.join(PEERS)}")
-    if found.against and not found.peers:
-        parser.error("--against goes with --peers")
-    if found.figures and not (found.check or found.store):
-        parser.error("--figures goes with --check or --store")
-    if found.profile and (found.peers or found.check or found.store):
-        parser.error("--profile slows the node: it goes with none of --peers, --check and --store")
-    return found
+            parser.error(f"--against {name}: unknown; choose from {', '.join(PEERS)}")
+    if arguments.against and not arguments.peers:
+        parser.error("--against needs --peers")
+    if arguments.figures and not (arguments.check or arguments.store):
+        parser.error("--figures needs --check or --store")
+    if arguments.profile and (arguments.peers or arguments.check or arguments.store):
+        parser.error("--profile slows the node: it cannot be combined with --peers, --check or --store")
+    return arguments
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
@@ -129,7 +118,7 @@ class Run:
             lines = [Line(row.name, {}, note=f"left out: {reason}")]
             self._progress.print(" left out")
         except (RuntimeError, OSError) as error:
-            # The other rows are still worth having.
+            # The other rows are still useful.
             self.failures.append(f"{row.name} failed: {error}")
             lines = [Line(row.name, {}, note="failed, see below")]
             self._progress.print(" failed", style="red")
@@ -140,7 +129,7 @@ class Run:
             self.lines[row.name] = self.row(row, f"{place:2}/{len(rows)}  ")
 
     def floor(self) -> Measured:
-        """The limits of the machine, which stand in the table as well."""
+        """The limits of the machine, also as lines of the table."""
         self._progress.print("floor …")
         limits = measure_limits(self._plan)
         self.lines["floor"] = floor_lines(limits)
@@ -152,28 +141,12 @@ class Run:
 
 
 def print_tables(lines: list[Line], title: str, console: Console) -> None:
-    rebalances = [line for line in lines if is_rebalance(line)]
-    stalls = [line for line in lines if is_stall(line)]
-    outages = [line for line in lines if is_outage(line)]
-    busy = [line for line in lines if is_busy(line)]
-    special = {id(line) for line in (*rebalances, *stalls, *outages, *busy)}
-    others = [line for line in lines if id(line) not in special]
+    others = [line for line in lines if not any(special.has(line) for special in SPECIAL)]
     if others:
         console.print(table_of(others, title))
-    if rebalances:
-        what = (
-            f"one of {MEMBERS} consumers of {PARTITIONS} partitions is restarted, a heartbeat every {HEARTBEAT_MS} ms"
-        )
-        console.print(rebalance_table_of(rebalances, what if others else f"{what}\n{title}"))
-    if outages:
-        what = "how long writes stand still (the longest time between two acknowledgements of a partition)"
-        console.print(outage_table_of(outages, what if others else f"{what}\n{title}"))
-    if busy:
-        what = "three nodes with many partitions of three replicas"
-        console.print(busy_table_of(busy, what if others else f"{what}\n{title}"))
-    if stalls:
-        what = "how long the loop stands still"
-        console.print(stall_table_of(stalls, what if others else f"{what}\n{title}"))
+    for special in SPECIAL:
+        if chosen := [line for line in lines if special.has(line)]:
+            console.print(special.table(chosen, special.title if others else f"{special.title}\n{title}"))
 
 
 def run_check(arguments: argparse.Namespace, stored: Figures, run: Run, console: Console) -> None:
@@ -190,7 +163,7 @@ def run_check(arguments: argparse.Namespace, stored: Figures, run: Run, console:
 
 
 def run_store(arguments: argparse.Namespace, run: Run, console: Console) -> None:
-    """Rows that are not asked for keep the figures that they have."""
+    """Rows that were not selected keep their stored figures."""
     machine = Machine.this()
     path = Path(arguments.figures) if arguments.figures else path_of(machine, arguments.quick)
     figures = figures_for(machine, arguments.quick, path) if path.exists() else Figures(machine, arguments.quick)
@@ -199,7 +172,7 @@ def run_store(arguments: argparse.Namespace, run: Run, console: Console) -> None
     floor = run.floor()
     run.rows([row for row in ROWS if row.name != "floor" and (not arguments.only or row.name in arguments.only)])
     if run.failures:
-        # Half a run would look like a whole one.
+        # A partial run would look complete.
         console.print("nothing is stored", style="red")
         return
     store(figures, run.lines, floor)
@@ -208,7 +181,7 @@ def run_store(arguments: argparse.Namespace, run: Run, console: Console) -> None
 
 
 def run_peers(arguments: argparse.Namespace, plan: Plan, run: Run, progress: Console) -> list[Placed]:
-    """Every race in each of its ways; the floor stands in the table of the rows."""
+    """Every race in each of its ways."""
     peers = [PEERS[name] for name in arguments.against or PEERS]
     races = [(race, way) for race in RACES if not arguments.only or race.name in arguments.only for way in race.ways]
     floor = run.floor()

@@ -1,4 +1,4 @@
-"""A reader far behind: what it costs those who are not, and what comes from a disk while others write to it."""
+"""A consumer far behind: its effect on up-to-date consumers, and reads from the disk during writes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from bench import raw
-from bench.measure import Plan, client, per_unit
+from bench.measure import Plan, Slice, client, per_unit
 from bench.noise import Measured
-from bench.race import KafkaSpeaker, Slice
+from bench.race import KafkaSpeaker
 from bench.volume import fill, forget_pages
 
 VALUE_BYTES = 1024
 COLD_BYTES = 1 << 30
 COLD_BYTES_QUICK = 128 << 20
 SLICE_SECONDS_MAX = 60.0
-"""A reader that has not arrived by then is stopped, and what it has read counts."""
+"""A reader that needs longer is stopped; what it has read counts."""
 
 LIVE_SECONDS = 1.0
 
@@ -27,7 +27,7 @@ def _batches(total: int) -> int:
 
 
 def enter_catch_up(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str]) -> Slice:
-    """Live traffic for itself, and then beside a consumer that reads all of a large topic from its beginning."""
+    """Live traffic alone, and then while a consumer reads a large topic from its beginning."""
     node = stack.enter_context(who.node(own))
     batches = _batches(plan.backlog_bytes)
     fill(node, "old", batches, VALUE_BYTES)
@@ -53,7 +53,7 @@ def enter_catch_up(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping
 
 
 def enter_cold(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str]) -> Slice:
-    """One reads a topic that the system has forgotten, another writes full batches to the next."""
+    """One client reads a topic that is not in the page cache, while another writes full batches to a second topic."""
     node = stack.enter_context(who.node(own))
     batches = _batches(COLD_BYTES_QUICK if plan.quick else COLD_BYTES)
     fill(node, "old", batches, VALUE_BYTES)

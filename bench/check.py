@@ -1,4 +1,4 @@
-"""`--check` and `--store`: a run beside the stored figures, and a run that becomes them."""
+"""`--check` compares a run with the stored figures; `--store` stores one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLES = {
 
 @dataclass(slots=True)
 class Checked:
-    """What came of it."""
+    """The result of a check."""
 
     figures: list[Compared] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Checked:
 
 
 def rows_to_check(rows: Sequence[Row], stored: Figures, asked: Sequence[str] | None) -> list[Row]:
-    """Those that have figures; whoever asks for others by name is told so."""
+    """The rows with stored figures; NoFigures if a selected row has none."""
     unknown = [name for name in asked or () if name not in stored.rows]
     if unknown:
         raise NoFigures(f"no figures of {', '.join(unknown)} are stored; --store --only ROW stores them")
@@ -50,7 +50,7 @@ def rows_to_check(rows: Sequence[Row], stored: Figures, asked: Sequence[str] | N
 def check(
     rows: Sequence[Row], measured: Mapping[str, list[Line]], floor: Measured, stored: Figures, again: Again
 ) -> Checked:
-    """A row is slower when it was so twice: a moment in which the machine did something else is none of its doing."""
+    """A row is slower if it was slower twice: the machine may have been busy once."""
     found = Checked()
     for row in rows:
         before, lines = stored.rows[row.name], measured[row.name]
@@ -64,7 +64,7 @@ def check(
 
 
 def better_of(first: Sequence[Compared], second: Sequence[Compared]) -> list[Compared]:
-    """Each figure by the run in which it was better, as far as both have it."""
+    """The better of both runs for each figure that both have."""
     by_name = {(each.title, each.name): each for each in second}
     return [min(each, by_name.get((each.title, each.name), each), key=lambda one: one.worse) for each in first]
 
@@ -84,7 +84,7 @@ def store(figures: Figures, measured: Mapping[str, list[Line]], floor: Measured)
 
 
 def check_table_of(checked: Checked, title: str) -> Table:
-    """The figure of each line that has become worst."""
+    """The worst figure of each line."""
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("row", "line", "figure"):
         table.add_column(heading, no_wrap=True)

@@ -1,4 +1,4 @@
-"""Client libraries beside each other: what they send and read in a second from one node, and what that costs them."""
+"""Client libraries compared: messages per second sent to and read from one node, and their CPU time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import importlib.util
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from bench.measure import MEGA, Client, Plan, client, per_unit
+from bench.measure import MEGA, Client, Plan, Slice, client, per_unit
 from bench.node import Node
 from bench.noise import Measured
-from bench.race import Slice, in_turn
+from bench.race import in_turn
 
 RECORDS = 200_000
 RECORDS_QUICK = 20_000
@@ -39,7 +39,7 @@ def _missing(how: str) -> bool:
 
 
 def measure_clients(plan: Plan) -> Iterator[tuple[str, Measured | str, float | None]]:
-    """Each library: its title, its figures, and how many times as fast as bare it is; or why it is left out."""
+    """Each library: its title, its figures or why it is left out, and its speed relative to confluent-kafka."""
     records = RECORDS_QUICK if plan.quick else RECORDS
     with Node() as node:
         for load, verb, titles in (("Sends", "send", SENDERS), ("Reads", "read", READERS)):
@@ -63,7 +63,7 @@ def measure_clients(plan: Plan) -> Iterator[tuple[str, Measured | str, float | N
 
 
 def _slice(started: Client, node: Node) -> Slice:
-    """The processor's time is that of the client, and the node's beside it."""
+    """The CPU time is the client's; the node's is a separate figure."""
 
     def one(seconds: float) -> Measured:
         before, node_before = started.cpu_seconds(), node.cpu_seconds()

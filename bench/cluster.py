@@ -1,4 +1,4 @@
-"""Several nodes that form a cluster, each a process with a folder and a port of its own and nothing in between."""
+"""A cluster of nodes, each a process with its own folder and port."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Nodes:
 
     def __enter__(self) -> Nodes:
         try:
-            # All at once: a broker of Kafka that waits for the others of its quorum answers nobody.
+            # All at once: a Kafka broker does not answer before its quorum is complete.
             with ThreadPoolExecutor(len(self.nodes)) as starters:
                 list(starters.map(self._stack.enter_context, self.nodes.values()))
             self.wait_until(lambda seen: len(seen.brokers) == len(self.nodes) and seen.controller_id > 0)
@@ -52,7 +52,7 @@ class Nodes:
         return self.nodes[number]
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """With a replica on every node, as is usual; the answer comes when all of them are in sync."""
+        """Create a topic with a replica on every node, and wait until all are in sync."""
         with self.nodes[1].connect() as client:
             client.make_topic(topic, partitions)
         self.wait_until_in_sync(topic)
@@ -61,7 +61,7 @@ class Nodes:
         self.wait_until(lambda seen: len(seen.brokers) == len(self.nodes) and is_in_sync(seen, topic))
 
     def wait_until(self, condition: Callable[[m.MetadataResponse], bool], among: Iterable[int] | None = None) -> None:
-        """Until it holds in what every node sees."""
+        """Wait until every node's metadata satisfies the condition."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         for number in among or self.nodes:
             seen: m.MetadataResponse | None = None

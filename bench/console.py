@@ -1,9 +1,9 @@
-"""What the console costs, and how soon its pages are there, beside a large cluster.
+"""The cost of the console, and how quickly its pages load, with a large cluster.
 
 Not a row: `python -m bench.console [--quick]`. A node gets 1,000 topics with 10,000 partitions, a group of 500 and
-100,000 dead letters. A real browser opens each page anew: first paint is when it shows something, there is when the
-page's own data stands, ready is when a filter that was typed, or a button that was pressed, has done its work.
-Then a node is started, and written to, with a console and without, turn by turn; the ratio of medians is told.
+100,000 dead letters. A real browser opens each page: "first paint" is when it shows anything, "there" when it has the
+page's data, "ready" when a typed filter or a pressed button has taken effect. Then a node is started and written to,
+alternately with a console and without; the result is the ratio of medians.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOPICS, PARTITIONS_EACH = 1_000, 10
 MEMBERS = 500
 LETTERS = 100_000
 QUICK = 50
-"""So many times less of everything."""
+"""`--quick` divides every size by this."""
 ROUNDS = 7
 PRODUCE_SECONDS = 2.0
 BEAT_SECONDS = 10.0
@@ -50,9 +50,9 @@ ERRORS: Final = ("ValueError", "Timeout", "KeyError", "billing.CardRefused")
 class View:
     path: str
     there: str
-    """What stands there once the page has its data."""
+    """A selector that matches once the page has its data."""
     use: Callable[[Any], None]
-    """What somebody does first, until it is done."""
+    """A first interaction, until it has completed."""
 
 
 def _filter(name: str, text: str, row: str) -> Callable[[Any], None]:
@@ -68,7 +68,7 @@ def _filter(name: str, text: str, row: str) -> Callable[[Any], None]:
 
 
 def _nothing(_: Any) -> None:
-    """There is nothing to press that asks the cluster."""
+    """The page has no interaction that asks the cluster."""
 
 
 VIEWS: Final = (
@@ -86,7 +86,7 @@ VIEWS: Final = (
 
 
 def fill(node: Node, less: int) -> None:
-    """Everything that there shall be much of."""
+    """Create the topics and dead letters."""
     with Cluster({"bootstrap.servers": node.address, "default.api.timeout.ms": "120000"}) as cluster:
         for number in range(max(10, TOPICS // less)):
             create_topic(cluster, f"topic-{number:04}", PARTITIONS_EACH)
@@ -115,7 +115,7 @@ def produce_letters(node: Node, number: int) -> None:
 
 
 class Crowd(threading.Thread):
-    """Members of a group of the new protocol, by their heartbeats alone."""
+    """Members of a group of the new protocol, which only send heartbeats."""
 
     def __init__(self, address: str, number: int) -> None:
         super().__init__(daemon=True)
@@ -169,7 +169,7 @@ class Crowd(threading.Thread):
 
 @contextmanager
 def console_of(address: str) -> Iterator[str]:
-    """A console beside a node, and where it is."""
+    """Run a console for a node; its address."""
     words = [sys.executable, "-m", "millpond.console", "--bootstrap", address, "--listen", f"{HOST}:0"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
@@ -232,13 +232,13 @@ def ready_ms(kind: type[Node]) -> float:
 
 
 def ready_cpu_ms(kind: type[Node]) -> float:
-    """Of the node's own process; on a busy machine that says more than the clock."""
+    """CPU time of the node's process, which depends less on other load than wall time."""
     with kind() as node:
         return node.ready.cpu_seconds * 1000
 
 
 def cpu_us_per_record(kind: type[Node]) -> float:
-    """What the node spends on each of many records of 100 bytes, in batches of up to 200."""
+    """The node's CPU time per record of 100 bytes, in batches of up to 200."""
     with kind() as node:
         node.create_topic("bench")
         producer = Producer({"bootstrap.servers": node.address, "linger.ms": 0, "acks": "1", "log_level": 0})
@@ -254,7 +254,7 @@ def cpu_us_per_record(kind: type[Node]) -> float:
 
 
 def turn_by_turn(measure: Callable[[type[Node]], float], rounds: int) -> tuple[float, float]:
-    """Without a console, and with one: the medians of rounds that take turns, so that a busy machine is fair."""
+    """The medians without a console, and with one; rounds alternate, so that other load affects both alike."""
     without, beside = [], []
     for number in range(rounds):
         for kind, found in ((Node, without), (NodeWithConsole, beside))[:: 1 if number % 2 else -1]:

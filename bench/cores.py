@@ -1,8 +1,8 @@
-"""One queue on one core and on two: the same crowd of producers and consumers, in turns, against both.
+"""One node with one core and with two: the same producers and consumers, alternately, against both.
 
-On a machine with two cores the crowd and the brokers share them, so two processes cannot be twice as fast as one:
-what they must be is no dearer a message, and faster as far as there is a processor left. And for how long a core is
-away whose process is killed.
+On a machine with two cores clients and brokers share them, so two processes cannot be twice as fast as one: a message
+must not cost more CPU time, and throughput should grow as far as the machine allows. Also measures how long a core is
+unavailable after its process is killed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import IO
 import psutil  # type: ignore[import-untyped]
 
 from bench import raw
-from bench.measure import MEGA, Client, Plan, client, per_unit
+from bench.measure import MEGA, Client, Plan, client, medians_in_turn, per_unit
 from bench.node import HOST, Node, Ready, cpu_seconds_of, free_port
-from bench.noise import Measured, medians_of
+from bench.noise import Measured
 from bench.raw import METADATA_VERSION, RawClient
 from millpond.wire import messages as m
 
@@ -48,10 +48,10 @@ while True:
 
 
 class CoresNode(Node):
-    """A node on several cores; what it costs is what all its processes cost."""
+    """A node on several cores; costs include all of its processes."""
 
     def __init__(self, cores: int, settings: Mapping[str, str] | None = None, is_awaited: bool = False) -> None:
-        """`is_awaited` is for those who use it as any other node: it has started when all its cores have."""
+        """With `is_awaited`, `start` waits for all cores, so that it can be used like any other node."""
         super().__init__(settings, _free_row(cores))
         self.cores = cores
         self._is_awaited = is_awaited
@@ -70,11 +70,11 @@ class CoresNode(Node):
         return [self.pid, *(child.pid for child in own.children())]
 
     def launched(self, words: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-        # Linux shares the processors among sessions first, and each core has one: so has what it is compared with.
+        # Linux divides CPU time among sessions first, and each core has a session: so must the other nodes.
         return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
     def pid_of(self, core: int) -> int:
-        """The process of a core holds the core's folder."""
+        """The process that has locked the core's folder."""
         folder = self.folder if core == 1 else os.path.join(self.folder, "cores", str(core))
         with open(os.path.join(folder, ".lock"), encoding="ascii") as lock:
             return int(lock.read())
@@ -86,13 +86,13 @@ class CoresNode(Node):
         return sum(int(psutil.Process(pid).memory_info().rss) for pid in self._pids())
 
     def wait_until_together(self) -> None:
-        """All cores have been let in."""
+        """Wait until all cores are registered."""
         deadline = time.monotonic() + READY_SECONDS_MAX
         while time.monotonic() < deadline:
             with self.connect() as client:
                 reply = client.call(m.MetadataRequest(topics=None), METADATA_VERSION)
             assert isinstance(reply, m.MetadataResponse)
-            # While some are yet to be let in, it names all that are known.
+            # While some are not registered yet, it names all that are known.
             with open(self.log_path, encoding="utf-8", errors="replace") as log:
                 is_ready = len(reply.brokers) == self.cores and "\nstop " in log.read()
             if is_ready:
@@ -101,20 +101,20 @@ class CoresNode(Node):
         raise TimeoutError(f"not all cores came: {self.last_words()}")
 
     def wait_until_spread(self) -> None:
-        """The topic has been made on all cores."""
+        """Create the topic with leaders on all cores."""
         self.wait_until_together()
         self.create_topic(TOPIC)
         if (led := len({leader for leader, _ in leaders(self.port).values()})) != self.cores:
             raise RuntimeError(f"the topic is led by {led} cores, not by {self.cores}")
 
     def remove(self) -> None:
-        # Killed, it would leave its cores to notice; in order they are gone when it is.
+        # After SIGKILL its cores would exit later; after a clean stop they are gone.
         self.stop()
         super().remove()
 
 
 def _free_row(count: int) -> int:
-    """The first of so many free ports in a row."""
+    """The first of `count` consecutive free ports."""
     while True:
         first = free_port()
         with ExitStack() as taken, contextlib.suppress(OSError):
@@ -124,7 +124,7 @@ def _free_row(count: int) -> int:
 
 
 def leaders(port: int) -> dict[int, tuple[int, int]]:
-    """The node that leads each partition of the topic, and its port."""
+    """The leader of each partition of the topic, and its port."""
     with RawClient(HOST, port) as asked:
         wanted = m.MetadataRequest.MetadataRequestTopic(name=TOPIC)
         reply = asked.call(m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=False), METADATA_VERSION)
@@ -134,7 +134,7 @@ def leaders(port: int) -> dict[int, tuple[int, int]]:
 
 
 class Spinner:
-    """Takes whatever is left of the machine, and nothing that anybody else wants."""
+    """Uses all idle CPU time, at the lowest priority."""
 
     def __init__(self) -> None:
         self._processes = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(os.cpu_count() or 1)]
@@ -163,7 +163,7 @@ class Spinner:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Some nodes with a crowd of clients of their own, and what else the machine does meanwhile."""
+    """Nodes with their clients, and other load during a slice."""
 
     title: str
     nodes: Sequence[Node]
@@ -171,7 +171,7 @@ class Setup:
     beside: Callable[[], AbstractContextManager[None]]
 
     def run(self, seconds: float) -> Measured:
-        """One slice: what it cost the nodes, and the clients."""
+        """Run one slice; the costs of the nodes, and of the clients."""
         with self.beside():
             nodes_before, crowd_before = self._nodes_cpu_seconds(), self.crowd.cpu_seconds()
             measured = self.crowd.run(seconds)
@@ -194,10 +194,10 @@ ONE, ONE_OF_FULL, CORES, APART = (
 
 
 def measure_cores(plan: Plan) -> dict[str, Measured]:
-    """Slices take turns, so that a noisy moment hits all alike.
+    """Compare one process with two.
 
-    Beside one process and two there are two more, which tell where a difference comes from: one process while both
-    cores are busy, as they are with two; and two nodes with half of the partitions each, which share nothing.
+    Two more setups explain differences: one process while both cores are busy, as they are with two processes; and
+    two independent nodes with half of the partitions each.
     """
     with ExitStack() as stack:
         one, two = (_started(stack, count, PARTITIONS) for count in (1, 2))
@@ -213,11 +213,7 @@ def measure_cores(plan: Plan) -> dict[str, Measured]:
             Setup(CORES, [two], crowds[1], nullcontext),
             Setup(APART, apart, crowds[2], nullcontext),
         )
-        slices: dict[str, list[Measured]] = {setup.title: [] for setup in setups}
-        for _ in range(plan.slices):
-            for setup in setups:
-                slices[setup.title].append(setup.run(plan.slice_seconds))
-    return {title: medians_of(each) for title, each in slices.items()}
+        return medians_in_turn(plan, {setup.title: setup.run for setup in setups})
 
 
 def _started(stack: ExitStack, cores: int, partitions: int) -> CoresNode:
@@ -228,9 +224,9 @@ def _started(stack: ExitStack, cores: int, partitions: int) -> CoresNode:
 
 
 def measure_core_outages(plan: Plan) -> dict[int, list[float]]:
-    """For how many milliseconds nobody can write to a core whose process is killed; by the number of the core.
+    """For how many milliseconds a core whose process is killed accepts no writes, by the number of the core.
 
-    Each life of the command has one of each: a core that dies again soon is not started again at once.
+    Each core is killed once per run of the command: a core that exits again soon is not restarted at once.
     """
     outages: dict[int, list[float]] = {2: [], 1: []}
     for _ in range(1 if plan.quick else 2 * plan.slices):

@@ -1,7 +1,7 @@
-"""Many consumers of one group in one process: `python -m bench.crowd JSON` runs them and writes down who read when.
+"""Many consumers of one group in one process: `python -m bench.crowd JSON` runs them and records their reads.
 
-Commands come by lines on standard input: `restart SLOT SECONDS_AWAY`, `report` (answered by one line of JSON with
-all that happened since the last one), `end`. Times are seconds of the clock that all processes of a machine share.
+Commands on standard input: `restart SLOT SECONDS_AWAY`, `report` (answered by one line of JSON with everything since
+the last report), `end`. Times are seconds of the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def settings(port: int, group: str, kind: str, slot: int) -> dict[str, Any]:
         **KINDS[kind],
     }
     if kind != "consumer":
-        # Those of the new protocol are told by the node. After a rebalance all hearts beat as one, and all members
-        # hear of the next one together; in a group that has run for a while they no longer do, so help them apart.
+        # In the new protocol the node sets it. After a rebalance all members send heartbeats at the same time, and so
+        # learn of the next one together; in a group that has run for a while they do not, so vary the interval.
         interval_ms = HEARTBEAT_MS * (0.85 + 0.3 * (slot * 37 % 50) / 50)
         found |= {"heartbeat.interval.ms": int(interval_ms), "session.timeout.ms": SESSION_MS}
     if kind == "static":
@@ -47,7 +47,7 @@ def settings(port: int, group: str, kind: str, slot: int) -> dict[str, Any]:
 
 
 class Slot(threading.Thread):
-    """One consumer, closed and made anew when it is told so."""
+    """One consumer, restarted on command."""
 
     def __init__(self, number: int, settings: dict[str, Any], topic: str) -> None:
         super().__init__(daemon=True)
@@ -55,7 +55,7 @@ class Slot(threading.Thread):
         self.reads: list[tuple[float, int, int]] = []
         """Time, slot and partition of every record."""
         self.changes: list[tuple[float, int]] = []
-        """When its share changed."""
+        """The times at which its assignment changed."""
         self.seconds_away: float | None = None
         self.is_over = False
         self._settings = settings
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def _taken(found: list[Any]) -> list[Any]:
-    """What is in the list so far; the thread that fills it goes on at its end."""
+    """Remove and return the entries so far, while a thread appends to the list."""
     count = len(found)
     taken = found[:count]
     del found[:count]

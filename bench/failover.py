@@ -1,8 +1,8 @@
-"""How long writes stand still when a node of three dies, stands still or leaves in order.
+"""How long writes stall when one node of three is killed, suspended or stopped in order.
 
-Every partition is written to over and over by a client that knows where its leader is as soon as some node does: what
-is measured is the cluster, not the patience of a client library. The longest time between two acknowledgements
-counts: of the worst partition that the node led, and of the worst of all others.
+A client that learns of a new leader as soon as any node does writes to every partition repeatedly: this measures the
+cluster, not a client library's retries. The result is the longest time between two acknowledgements: of the worst
+partition that the node led, and of the worst of all others.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ ANSWER_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MAX = 60.0
 CALM_SECONDS = 0.5
 ELECTED_SECONDS = 5.0
-"""So long a controller has been one before it goes: after one that did not stay for four seconds, elections wait
-longer, as they must on a machine without CPU."""
+"""How long a controller is active before it is stopped: after a controller that lasted less than four seconds, the
+next election waits longer."""
 HEARTBEAT_SECONDS = BROKER_HEARTBEAT_INTERVAL_MS.default / 1000
 ELECT_LEADERS_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What one trial showed, in milliseconds."""
+    """The result of one trial, in milliseconds."""
 
     moved_ms: float
     others_ms: float
@@ -65,7 +65,7 @@ SCENARIOS = (
 
 
 class Leaders:
-    """Who leads each partition, as the node that knows best says."""
+    """The leader of each partition, according to the metadata with the highest leader epoch."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -107,7 +107,7 @@ class Leaders:
 
 
 class Prober(threading.Thread):
-    """Writes to one partition, one record at a time, and notes when each was acknowledged."""
+    """Writes to one partition, one record at a time, and records the times of acknowledgements."""
 
     def __init__(self, nodes: Nodes, leaders: Leaders, partition: int) -> None:
         super().__init__(daemon=True)
@@ -136,7 +136,7 @@ class Prober(threading.Thread):
                     continue
             except (OSError, RuntimeError):
                 pass
-            # Refused, broken, or no longer the leader's: what is under way on this connection is nobody's.
+            # After an error or a change of leader, responses on this connection no longer count.
             if client is not None:
                 client.close()
             client = None
@@ -155,7 +155,7 @@ class Prober(threading.Thread):
         return False
 
     def longest_ms(self, since: float) -> float:
-        """Between two acknowledgements, the first of them the last one before `since`."""
+        """The longest gap between two acknowledgements, starting with the last one before `since`."""
         acked = list(self.acked)
         before = [at for at in acked if at <= since]
         times = [*(before[-1:] or [since]), *(at for at in acked if at > since)]
@@ -167,7 +167,7 @@ class Prober(threading.Thread):
 
 
 def measure_outages(plan: Plan) -> Iterator[tuple[Scenario, list[Outage]]]:
-    """So many trials of each scenario on one cluster."""
+    """Run the trials of every scenario on one cluster."""
     trials = 2 if plan.quick else plan.slices * 10
     dice = random.Random(1)
     with Nodes(3) as nodes:
@@ -210,7 +210,7 @@ def _trial(nodes: Nodes, leaders: Leaders, probers: list[Prober], scenario: Scen
 
 
 def _settle(nodes: Nodes, probers: list[Prober]) -> None:
-    """Everybody in sync, every leader where it belongs, and writes going on."""
+    """Wait until all replicas are in sync, preferred leaders lead, and writes succeed."""
     nodes.wait_until_in_sync(TOPIC)
     with contextlib.suppress(OSError, RuntimeError):
         _elect_preferred(nodes)
@@ -240,7 +240,7 @@ def _victim(nodes: Nodes, leaders: Leaders, scenario: Scenario) -> int:
 def _wait_for_acks(
     probers: list[Prober], moved: set[int] | None = None, leaders: Leaders | None = None, victim: int = 0
 ) -> None:
-    """Until every partition takes writes again, those that moved at another node."""
+    """Wait until every partition accepts writes again, the moved ones at another node."""
     for partition in moved or ():
         assert leaders is not None
         _wait(lambda each: leaders.of(each) != victim, partition, "got no other leader")

@@ -1,7 +1,7 @@
-"""Figures of earlier runs, kept in the repository with the machine they came from, and what is slower than they say.
+"""Figures of earlier runs, stored in the repository with their machine, and comparisons with them.
 
 A file of `bench/figures` belongs to one kind of machine, and to either short or full slices. Each row in it has the
-limits that the machine had in the same run: on a slower day less is expected.
+machine's limits from the same run, which scale what is expected.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from bench.noise import (
 
 FOLDER = Path(__file__).with_name("figures")
 PACE_RANGE = (0.25, 4.0)
-"""A machine that is further from what it was is another one."""
+"""Outside of this range it is considered another machine."""
 
 
 class NoFigures(Exception):
-    """There is nothing to compare with; the text says what to do."""
+    """There are no stored figures; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What one row had."""
+    """The stored figures of one row."""
 
     floor: Measured
     load: float
@@ -47,7 +47,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure of one line beside the stored one."""
+    """One figure of one line, compared with the stored one."""
 
     row: str
     title: str
@@ -55,9 +55,9 @@ class Compared:
     then: float
     now: float
     pace: float
-    """How fast the machine is beside then."""
+    """The machine's speed relative to the stored run."""
     worse: float
-    """How many times worse, with that taken into account."""
+    """How many times worse the figure is, scaled by `pace`."""
     noise: float
     verdict: Verdict
 
@@ -88,7 +88,7 @@ def _compared(
         pace = pace_of(limit, floor_then, floor_now)
         unrest = floor_then.get(limit + SPREAD, 0.0) + floor_now.get(limit + SPREAD, 0.0)
     then, now = before[name], line.figures[name]
-    # As if the machine had its pace of then.
+    # Scaled to the machine's speed in the stored run.
     worse = times_worse(name, now, then) * pace
     noise = noise_of(name, before, line.figures, {name + SPREAD: unrest})
     verdict = verdict_of(worse, noise) if PACE_RANGE[0] <= pace <= PACE_RANGE[1] else Verdict.UNCLEAR
@@ -96,7 +96,7 @@ def _compared(
 
 
 def missing_titles(stored: Stored, lines: Sequence[Line]) -> list[str]:
-    """Lines that were stored and have not been measured now."""
+    """Stored lines that were not measured now."""
     measured = {line.title for line in lines if line.figures}
     return [title for title in stored.lines if title not in measured]
 
@@ -134,7 +134,7 @@ class Figures:
         path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
     def take(self, row: str, lines: Sequence[Line], floor: Mapping[str, float], load: float) -> None:
-        """Keep what can be compared of a row; one that had nothing to say changes nothing."""
+        """Store the comparable figures of a row, if it has any."""
         kept = {line.title: figures for line in lines if (figures := comparable(line.figures))}
         if kept:
             self.rows[row] = Stored(dict(floor), load, kept)

@@ -1,6 +1,6 @@
-"""The least that an answer can cost in Python: a loop that reads whatever comes and sends the same bytes back.
+"""The least that a response can cost in Python: a loop that reads anything and sends fixed bytes.
 
-It decodes nothing and keeps nothing. What a broker costs above it is the broker's own.
+It decodes and stores nothing. Costs above it are those of the broker.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from millpond.wire.header import response_header
 
 
 class Floor(Node):
-    """Runs the bare answerer where a node would run."""
+    """Runs the bare loop instead of a node."""
 
     def words(self, folder: str) -> list[str]:
         return [sys.executable, "-m", "bench.floor", str(self.port)]
 
 
 def reply(topic: str) -> bytes:
-    """What a broker answers to one record, with its length."""
+    """The response to a Produce of one record, with its length."""
     part = m.ProduceResponse.PartitionProduceResponse(index=0)
     found = m.ProduceResponse.TopicProduceResponse(name=topic, partition_responses=[part])
     body = m.ProduceResponse(responses=[found]).encode(raw.PRODUCE_VERSION)

@@ -1,7 +1,7 @@
-"""Java archives for tests and measurements, fetched by Maven with whatever settings the machine gives it.
+"""Java archives for tests and measurements, fetched by Maven with the machine's settings.
 
-`jars.ini` says which archives a set has, and each is checked each time. Whoever needs a set where Java or Maven is
-missing, or where Maven cannot get it, is told so.
+`jars.ini` lists the archives of each set with their digests, which are checked on every use. NoJars if Java or Maven
+is missing, or if Maven cannot fetch them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _failures: dict[str, str] = {}
 
 
 class NoJars(Exception):
-    """They cannot be had here; the text says why."""
+    """The archives are not available; the message says why."""
 
 
 def java_command() -> str:
@@ -48,7 +48,7 @@ def java_command() -> str:
 
 
 def fetched(name: str) -> list[Path]:
-    """The archives of this set, fetched where they are not there yet."""
+    """The archives of this set, fetched if they are missing."""
     java_command()
     listed = configparser.ConfigParser(delimiters=("=",))
     listed.optionxform = str  # type: ignore[assignment,method-assign]
@@ -75,7 +75,7 @@ def _fetch(name: str, wanted: list[str]) -> None:
     if name in _failures:
         raise NoJars(_failures[name])
     CACHE.mkdir(parents=True, exist_ok=True)
-    # Beside their place, so that renaming is all that is left: two test processes may fetch them at the same time.
+    # In the same file system, to be renamed at the end: two test processes may fetch them at the same time.
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         project = Path(folder) / "pom.xml"
         project.write_text(

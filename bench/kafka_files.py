@@ -1,4 +1,4 @@
-"""What every Apache Kafka broker of tests and measurements is told, how its folder is made ready, and its command."""
+"""The settings, the formatted folder and the command of Apache Kafka brokers, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ OWN_TOPICS = (
 
 
 class NotFormatted(RuntimeError):
-    """Its folder was not made ready."""
+    """The folder was not formatted."""
 
 
 def broker_settings(
     number: int, host: str, ports: Mapping[str, int], listeners: Mapping[str, str], data: Path, replicas: int = 1
 ) -> dict[str, str]:
-    """Of a process that is broker and controller; `listeners` are the names of `ports` and what is spoken there."""
+    """The settings of a broker that is its own controller; `listeners` has the security protocol of each port."""
     addresses = {name: f"{name}://{host}:{port}" for name, port in ports.items()}
     offered = [address for name, address in addresses.items() if name != CONTROLLER]
     return {

@@ -1,7 +1,6 @@
-"""Apache Kafka from its published archives, one broker or three, with the settings and Java options it ships with.
+"""Apache Kafka from its published archives, one broker or three, with its default settings and Java options.
 
-Its own start script asks for the same heap and the same garbage collector; what its sample file of settings says is
-what a broker does anyway.
+Heap and garbage collector are those of its start script; its sample settings are the defaults.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ LISTENERS = {CLEAR: "PLAINTEXT", CONTROLLER: "PLAINTEXT"}
 
 
 def archives() -> str:
-    """Kafka's class path; LeftOut where it cannot be had."""
+    """Kafka's class path; LeftOut if it is not available."""
     try:
         return os.pathsep.join(map(str, fetched("broker")))
     except NoJars as reason:
@@ -80,7 +79,7 @@ class KafkaNode(Node):
 
 
 class KafkaNodes(Nodes):
-    """Three brokers, each a controller as well."""
+    """Three brokers, each of them also a controller."""
 
     def made(
         self, ports: Mapping[int, int], settings: Mapping[str, str], kind: Callable[..., Node]

@@ -1,6 +1,6 @@
-"""librdkafka itself, as confluent-kafka brings it, without a Python call for every message.
+"""librdkafka, as bundled with confluent-kafka, without a Python call per message.
 
-Only what one fast producer needs. The functions and the message structure are part of the library's stable binary
+It has only what a fast producer needs. The functions and the message structure belong to the library's stable binary
 interface, so no headers are needed.
 """
 
@@ -22,7 +22,7 @@ ERROR_TEXT_BYTES = 512
 
 
 class NoLibrary(Exception):
-    """confluent-kafka was installed without a library of its own."""
+    """confluent-kafka was installed without a bundled library."""
 
 
 class Message(ctypes.Structure):
@@ -93,7 +93,7 @@ class Producer:
             each.partition = partition
 
     def produce(self, count: int) -> int:
-        """Queue up to `count` messages; how many the queue had room for."""
+        """Queue up to `count` messages; the number that fit."""
         accepted: int = self._lib.rd_kafka_produce_batch(self._topic, self._partition, COPY, self._messages, count)
         return accepted
 
@@ -101,7 +101,7 @@ class Producer:
         self._lib.rd_kafka_poll(self._handle, timeout_ms)
 
     def flush(self, timeout_ms: int) -> None:
-        """Wait until all that is queued has been answered."""
+        """Wait until all queued messages are acknowledged."""
         if self._lib.rd_kafka_flush(self._handle, timeout_ms):
             raise TimeoutError(f"{self._lib.rd_kafka_outq_len(self._handle)} messages are not acknowledged")
 

@@ -1,4 +1,4 @@
-"""What the machine could do at best: a bare loop that answers, memory that is copied, a disk that is synced."""
+"""The limits of the machine: a bare loop that answers, a memory copy, and a disk sync."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SYNCS_MIN = 20
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where figures come from."""
+    """The machine that figures come from."""
 
     cpu: str
     cores: int
@@ -32,7 +32,7 @@ class Machine:
         return cls(_cpu_model(), os.cpu_count() or 1, platform.release(), platform.python_version())
 
     def is_like(self, other: Machine) -> bool:
-        """Whether figures of one say something about the other as they are."""
+        """Whether figures of one machine are comparable with those of the other."""
         return (self.cpu, self.cores) == (other.cpu, other.cores)
 
     def text(self) -> str:
@@ -59,10 +59,10 @@ def bare_loop(plan: Plan) -> Measured:
 
 
 def memory_copy(plan: Plan) -> Measured:
-    """One thread that copies from one place to another, larger than the caches."""
+    """Copy memory in one thread, more than the caches hold."""
     source, target = b"v" * COPY_BYTES, memoryview(bytearray(COPY_BYTES))
     slices: list[Measured] = []
-    # Memory that nobody has touched yet is made first.
+    # Touch the memory once, so that it is allocated.
     target[:] = source
     for _ in range(plan.slices):
         began = time.perf_counter()
@@ -98,11 +98,11 @@ PARTS = {
     "copy": (memory_copy, ("mb_per_s",)),
     "sync": (disk_sync, ("p50_ms", "p99_ms")),
 }
-"""What is measured, and which of its figures others are held against."""
+"""The measurements, and the figures that limit others."""
 
 
 def floor_of(found: dict[str, Measured]) -> Measured:
-    """The limits by one name each, with their spreads, from what each part measured."""
+    """The limits and their spreads from all measurements, as PART_FIGURE."""
     return {
         f"{part}_{name}{ending}": found[part][name + ending]
         for part, (_, names) in PARTS.items()

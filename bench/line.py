@@ -1,4 +1,4 @@
-"""What a row of the table is, and what it hands back."""
+"""Rows and lines of the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.noise import LOOP, Measured
 
 
 class LeftOut(Exception):
-    """It cannot be measured here; the text says why."""
+    """It cannot be measured here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The client process: `python -m bench.load NAME JSON` gets ready, then runs one slice for every line it is given."""
+"""The client process: `python -m bench.load NAME JSON` prepares, then runs a slice for each line of input."""
 
 from __future__ import annotations
 
@@ -21,17 +21,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     "load_crowd": ("Crowd", "Groups"),
     "load_transactions": ("Copy", "Transactions"),
     "load_clients": ("Reads", "Sends"),
-    "load_redis": ("RedisBulk", "RedisOne", "RedisPaced", "RedisRead"),
-    "load_nats": ("NatsBulk", "NatsOne", "NatsPaced", "NatsRead"),
-    "load_rabbit": ("RabbitBulk", "RabbitOne", "RabbitPaced", "RabbitRead"),
+    "load_foreign": ("Bulk", "One", "Paced", "Read"),
 }
-"""A load needs only what its own file imports."""
+"""Loads by module, imported on use: a process loads only the libraries of its load."""
 
 
 def load_class(name: str) -> type[Load]:
     module = next(module for module, names in MODULES.items() if name in names)
-    found: type[Load] = getattr(import_module(f"bench.{module}"), name)
-    return found
+    chosen: type[Load] = getattr(import_module(f"bench.{module}"), name)
+    return chosen
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Loads by each client library as its users write it: records with keys, acks=all, idempotent where it can be.
+"""Loads by each client library in its usual style: records with keys, acks=all, idempotent if possible.
 
-One process has one library; what is not installed ends it with a line that says so.
+A process uses one library. One that is not installed ends it with a message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_RECORDS = 500
 LINGER_MS = 5
 FLUSH_SECONDS = 60.0
 SECONDS_MAX = 25.0
-"""A library that is not through by then is stopped, and what it has done counts."""
+"""A library that needs longer is stopped; what it has done counts."""
 
 
 def _keys(records: int, deadline: float) -> Iterator[bytes]:
@@ -155,7 +155,7 @@ class Sends:
 
 
 class Reads:
-    """From the first record that comes to the last: how long a group takes to come together is another figure."""
+    """Timed from the first record to the last, without the time to join the group."""
 
     def __init__(self, port: int, topic: str, how: str, records: int) -> None:
         self._records = records

@@ -37,7 +37,7 @@ def producer_config(port: int, acks: int) -> dict[str, str]:
 
 
 def orders(value_bytes: int, count: int) -> list[bytes]:
-    """Values as a shop would send them: JSON with the same names and other contents, all of one size."""
+    """JSON values of one size, with the same fields and different contents."""
     dice = random.Random(1)
     found = []
     for _ in range(count):
@@ -91,7 +91,7 @@ class ProduceLibrdkafka:
 
 
 class ProducePython:
-    """confluent-kafka as it is used: one Python call a message."""
+    """confluent-kafka in its usual style: one Python call per message."""
 
     def __init__(self, port: int, topic: str, acks: int, value_bytes: int) -> None:
         self._topic = topic
@@ -143,7 +143,7 @@ class Consume:
         began = time.perf_counter()
         self._consumer.assign([self._place])
         messages = 0
-        # To the end: what it fetched ahead and did not hand out would be charged to the messages it did.
+        # To the end: records that were prefetched but not delivered would count as cost without messages.
         while messages < self._messages and time.perf_counter() - began < FLUSH_SECONDS:
             messages += len(consume(min(CALL_MESSAGES, self._messages - messages), 0.2))
         took = time.perf_counter() - began
@@ -152,7 +152,7 @@ class Consume:
 
 
 class Latency:
-    """A message every millisecond; how long until it is acknowledged, and until a consumer holds it."""
+    """A message per millisecond; the time until it is acknowledged, and until a consumer has it."""
 
     def __init__(self, port: int, topic: str, acks: int) -> None:
         servers = f"{HOST}:{port}"
@@ -192,7 +192,7 @@ class Latency:
         self._arrivals.clear()
         self._answers.clear()
         gap = 1 / LATENCY_PER_SECOND
-        # What is left of a time to warm up may be less than a message.
+        # The rest of a warm-up may be shorter than one message.
         count = max(int(seconds * LATENCY_PER_SECOND), 1)
         began = time.perf_counter()
         for place in range(count):

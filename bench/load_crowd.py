@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer
 
 from bench import librdkafka, raw
+from bench.groups import COMMIT_VERSION, SYNC_VERSION, await_coordinator, commit_request, join_request, sync_request
 from bench.load_confluent import CALL_MESSAGES, FLUSH_SECONDS, producer_config
 from bench.load_raw import Reader, percentiles_ms, raise_descriptor_limit
 from bench.node import HOST
@@ -20,18 +21,16 @@ from bench.noise import Measured
 from millpond.wire import messages as m
 
 JOIN_SECONDS_MAX = 60.0
-JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, COMMIT_VERSION, COORDINATOR_VERSION = 3, 3, 3, 7, 2
+JOIN_VERSION, HEARTBEAT_VERSION = 3, 3
 HEARTBEAT_SECONDS = 3.0
 COMMIT_SECONDS = 5.0
-"""As often as clients do both unless they are told otherwise."""
+"""The default intervals of clients."""
 
 SESSION_MS = 45_000
 WAIT_MS = 500
 LOOK_SECONDS = 0.02
 ROUND_SECONDS = 0.05
-"""Answers of one round come closer together."""
-
-PROTOCOL = "range"
+"""Responses of one round arrive closer together than this."""
 
 
 class Crowd:
@@ -86,7 +85,7 @@ class Crowd:
         }
 
     def _share(self, slot: int, *given: Any) -> None:
-        """The partitions that a consumer has been given; none where they are taken from it."""
+        """The number of assigned partitions; 0 after a revocation."""
         partitions = given[-1] if given[0] is not None else []
         self._shares[slot] = len(partitions)
 
@@ -155,31 +154,23 @@ class Member:
     beats_at: float = 0.0
     commits_at: float = 0.0
     in_flight: int = 0
-    """Requests to the coordinator that have no answer yet."""
+    """Outstanding requests to the coordinator."""
 
 
-def _ask_to_join(member: Member) -> None:
-    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name=PROTOCOL, metadata=bytes(200))
-    request = m.JoinGroupRequest(
-        group_id=member.group,
-        session_timeout_ms=SESSION_MS,
-        rebalance_timeout_ms=SESSION_MS,
-        member_id=member.member_id,
-        protocol_type="consumer",
-        protocols=[protocol],
-    )
+def _send_join(member: Member) -> None:
+    request = join_request(member.group, member.member_id, SESSION_MS)
     member.coordinated.send(raw.framed(request, JOIN_VERSION))
 
 
 def _together(members: list[Member], deadline: float) -> Member:
-    """Until one round has all of them, who have asked to join; who leads it.
+    """Wait until one generation has all of these members, which have sent JoinGroup; its leader.
 
-    Whoever was in a round without the others joins again.
+    A member of a generation without the others joins again.
     """
     waiting = list(members)
     leader, known = members[0], 0
     while True:
-        # Not `select`, which knows a thousand descriptors and no more.
+        # Not `select`, which is limited to 1,024 descriptors.
         poll = select.poll()
         for each in waiting:
             poll.register(each.coordinated.socket, select.POLLIN)
@@ -201,7 +192,7 @@ def _together(members: list[Member], deadline: float) -> Member:
             for each in members:
                 if each not in waiting:
                     waiting.append(each)
-                    _ask_to_join(each)
+                    _send_join(each)
 
 
 class Groups:
@@ -220,7 +211,7 @@ class Groups:
         ]
         self._end = [0] * members_each
         """The offset that each partition's next record gets."""
-        self._await_coordinator(port, f"group-{groups - 1}")
+        await_coordinator(self._writer, f"group-{groups - 1}")
         self._members = [
             Member(
                 f"group-{number}",
@@ -241,28 +232,16 @@ class Groups:
         self._sent_at: dict[tuple[int, int], int] = {}
         now = time.monotonic()
         for place, each in enumerate(self._members):
-            # Out of step, as they are in a group that has run for a while.
+            # Spread over time, as in a group that has run for a while.
             each.beats_at = now + HEARTBEAT_SECONDS * place / len(self._members)
             each.commits_at = now + COMMIT_SECONDS * place / len(self._members)
             each.fetching.send(each.reader.frame())
-
-    @staticmethod
-    def _await_coordinator(port: int, group: str) -> None:
-        deadline = time.monotonic() + JOIN_SECONDS_MAX
-        while time.monotonic() < deadline:
-            with raw.RawClient(HOST, port) as client:
-                reply = client.call(m.FindCoordinatorRequest(key=group), COORDINATOR_VERSION)
-            assert isinstance(reply, m.FindCoordinatorResponse)
-            if not reply.error_code:
-                return
-            time.sleep(0.05)
-        raise TimeoutError("nobody coordinates groups")
 
     def _join(self) -> None:
         deadline = time.monotonic() + JOIN_SECONDS_MAX
         # All at once: a broker may wait for seconds whether more come to a new group.
         for each in self._members:
-            _ask_to_join(each)
+            _send_join(each)
         for first in range(0, len(self._members), self._partitions):
             members = self._members[first : first + self._partitions]
             leader = _together(members, deadline)
@@ -270,15 +249,9 @@ class Groups:
 
     @staticmethod
     def _sync(members: list[Member], leader: Member) -> None:
-        given = m.SyncGroupRequest.SyncGroupRequestAssignment
-        shares = [given(member_id=each.member_id, assignment=bytes(200)) for each in members]
+        ids = [each.member_id for each in members]
         for each in members:
-            request = m.SyncGroupRequest(
-                group_id=each.group,
-                generation_id=each.generation,
-                member_id=each.member_id,
-                assignments=shares if each is leader else [],
-            )
+            request = sync_request(each.group, each.generation, each.member_id, ids if each is leader else [])
             each.coordinated.send(raw.framed(request, SYNC_VERSION))
         for each in members:
             reply = raw.decoded(each.coordinated.receive(), m.SyncGroupRequest.API_KEY or 0, SYNC_VERSION)
@@ -341,7 +314,7 @@ class Groups:
         member.fetching.send(member.reader.frame())
 
     def _look_after(self, now: float) -> int:
-        """Heartbeats and commits that are due; how many."""
+        """Send due heartbeats and commits; their number."""
         done = 0
         for each in self._members:
             if each.beats_at <= now and not each.in_flight:
@@ -354,19 +327,9 @@ class Groups:
                 done += 1
             elif each.commits_at <= now and not each.in_flight:
                 each.commits_at = now + COMMIT_SECONDS
-                each.coordinated.send(raw.framed(self._commit(each), COMMIT_VERSION))
+                offsets = {each.partition: each.offset}
+                commit = commit_request(each.group, each.generation, each.member_id, self._topic, offsets)
+                each.coordinated.send(raw.framed(commit, COMMIT_VERSION))
                 each.in_flight += 1
                 done += 1
         return done
-
-    def _commit(self, member: Member) -> m.OffsetCommitRequest:
-        kind = m.OffsetCommitRequest
-        partition = kind.OffsetCommitRequestPartition(
-            partition_index=member.partition, committed_offset=member.offset
-        )
-        return kind(
-            group_id=member.group,
-            generation_id_or_member_epoch=member.generation,
-            member_id=member.member_id,
-            topics=[kind.OffsetCommitRequestTopic(name=self._topic, partitions=[partition])],
-        )

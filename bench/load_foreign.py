@@ -1,8 +1,7 @@
-"""The loads of brokers that do not speak Kafka's protocol, as like ours as their protocols let them be.
+"""Loads for brokers that do not speak Kafka's protocol, as similar to ours as their protocols allow.
 
-Each has messages ready as bytes and counts answers, so that a client costs next to nothing, as in `load_raw`: one
-message in flight on each of many connections; one connection that has many in flight; and one message at a time at a
-steady pace.
+Messages are encoded once and answers are only counted, so that the client costs almost nothing, as in `load_raw`. A
+module `load_BROKER` has the protocol: `prepare(port)`, `Line(port)`, and a load `Reader(port, messages)`.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable
-from typing import Protocol
+from importlib import import_module
+from typing import Any, Protocol
 
 from bench.load_raw import percentiles_ms
 from bench.noise import Measured
@@ -19,35 +18,36 @@ from bench.noise import Measured
 TIMEOUT_SECONDS = 30.0
 READ_BYTES = 1 << 18
 VALUE = b"\0" + b"v" * 99
-"""The byte at its beginning stands nowhere else in what a broker sends: it is counted to count messages."""
+"""No broker sends a zero byte except in a value, so counting them counts messages."""
 
 PACE_PER_SECOND = 1000
 WINDOW = 5000
+"""The most unacknowledged messages."""
 CHUNK = 500
-"""Messages that one call hands over, and the most that have no answer yet."""
+"""Messages sent in one call."""
 
 
 class Line(Protocol):
-    """One connection that has been made ready to publish."""
+    """A connection that is ready to publish."""
 
     socket: socket.socket
     frame: bytes
     """One message."""
 
     def chunk(self, count: int) -> bytes:
-        """So many messages as a client would hand them over at once."""
+        """Messages as a client would send them together."""
         ...
 
     def answered(self, data: bytes) -> int:
-        """How many messages are acknowledged by what has come; raises where the broker refused one."""
+        """The number of messages that this data acknowledges; raises if the broker refused one."""
         ...
 
 
 class TokenCounter:
-    """How often a word stands in what comes piece by piece."""
+    """Counts a token in a stream that arrives in pieces."""
 
-    def __init__(self, word: bytes, error: bytes) -> None:
-        self._word = word
+    def __init__(self, token: bytes, error: bytes) -> None:
+        self._token = token
         self._error = error
         self._rest = b""
 
@@ -55,32 +55,57 @@ class TokenCounter:
         whole = self._rest + data
         if self._error in whole:
             raise RuntimeError(f"the broker refused: {whole[:200]!r}")
-        found = whole.count(self._word)
-        counted = whole.rfind(self._word) + len(self._word) if found else 0
-        # A word of which only the beginning has come is counted with the next piece, and none twice.
-        from_ = max(len(whole) - max(len(self._word), len(self._error)) + 1, counted)
-        self._rest = whole[from_:]
-        return found
+        number = whole.count(self._token)
+        counted = whole.rfind(self._token) + len(self._token) if number else 0
+        # A token that is cut in two is counted with the next piece, and none twice.
+        self._rest = whole[max(len(whole) - max(len(self._token), len(self._error)) + 1, counted) :]
+        return number
 
 
-def connected(host: str, port: int) -> socket.socket:
-    made = socket.create_connection((host, port), timeout=TIMEOUT_SECONDS)
-    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return made
+def connect(host: str, port: int) -> socket.socket:
+    connection = socket.create_connection((host, port), timeout=TIMEOUT_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
 
 
-def received(line: Line) -> int:
+def receive(line: Line) -> int:
     data = line.socket.recv(READ_BYTES)
     if not data:
         raise ConnectionError("the broker closed the connection")
     return line.answered(data)
 
 
+def publish(line: Line, count: int) -> None:
+    """Publish this many messages and wait until all are acknowledged."""
+    sent = answered = 0
+    while answered < count:
+        if sent < count and sent - answered < WINDOW:
+            size = min(CHUNK, count - sent)
+            line.socket.sendall(line.chunk(size))
+            sent += size
+        else:
+            answered += receive(line)
+
+
+def protocol(broker: str) -> Any:
+    return import_module(f"bench.load_{broker}")
+
+
+def open_lines(broker: str, port: int, count: int) -> list[Line]:
+    """Lines that have each published a message already."""
+    module = protocol(broker)
+    module.prepare(port)
+    lines = [module.Line(port) for _ in range(count)]
+    for line in lines:
+        publish(line, 1)
+    return lines
+
+
 class One:
     """One message in flight on each connection."""
 
-    def __init__(self, lines: list[Line]) -> None:
-        self._lines = {each.socket.fileno(): each for each in lines}
+    def __init__(self, port: int, broker: str, connections: int) -> None:
+        self._lines = {each.socket.fileno(): each for each in open_lines(broker, port, connections)}
         self._poll = select.epoll()
         for descriptor in self._lines:
             self._poll.register(descriptor, select.EPOLLIN)
@@ -101,7 +126,7 @@ class One:
                 raise TimeoutError(f"{open_requests} messages were not acknowledged")
             for descriptor, _ in events:
                 line = lines[descriptor]
-                if not received(line):
+                if not receive(line):
                     continue
                 at = now()
                 waits.append(at - sent_at[descriptor])
@@ -117,9 +142,9 @@ class One:
 class Bulk:
     """Many messages in flight on one connection."""
 
-    def __init__(self, line: Line, bytes_max: int) -> None:
-        self._line = line
-        self._chunk = line.chunk(CHUNK)
+    def __init__(self, port: int, broker: str, bytes_max: int) -> None:
+        (self._line,) = open_lines(broker, port, 1)
+        self._chunk = self._line.chunk(CHUNK)
         self._messages_max = max(CHUNK, bytes_max // len(VALUE))
 
     def run(self, seconds: float) -> Measured:
@@ -131,43 +156,42 @@ class Bulk:
             line.socket.sendall(chunk)
             sent += CHUNK
             while sent - answered > WINDOW - CHUNK:
-                answered += received(line)
+                answered += receive(line)
         while answered < sent:
-            answered += received(line)
+            answered += receive(line)
         took = time.perf_counter() - began
         return {"seconds": took, "messages": sent, "bytes": sent * len(VALUE)}
 
 
 class Paced:
-    """A message every millisecond; how long until it is acknowledged."""
+    """A message per millisecond; how long until it is acknowledged."""
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, port: int, broker: str) -> None:
+        (self._line,) = open_lines(broker, port, 1)
 
     def run(self, seconds: float) -> Measured:
         line, now = self._line, time.perf_counter
         gap = 1 / PACE_PER_SECOND
         waits: list[int] = []
         began = now()
-        for place in range(int(seconds * PACE_PER_SECOND)):
-            rest = began + place * gap - now()
+        for number in range(int(seconds * PACE_PER_SECOND)):
+            rest = began + number * gap - now()
             if rest > 0:
                 time.sleep(rest)
             at = time.perf_counter_ns()
             line.socket.sendall(line.frame)
-            while not received(line):
+            while not receive(line):
                 pass
             waits.append(time.perf_counter_ns() - at)
         return {"seconds": now() - began, "messages": len(waits), **percentiles_ms(waits)}
 
 
-def lines_of(make: Callable[[], Line], connections: int) -> list[Line]:
-    """Each has published a message before anything is measured."""
-    found = []
-    for _ in range(connections):
-        line = make()
-        line.socket.sendall(line.frame)
-        while not received(line):
-            pass
-        found.append(line)
-    return found
+class Read:
+    """Reads the same messages from the start in every slice."""
+
+    def __init__(self, port: int, broker: str, messages: int) -> None:
+        self._reader = protocol(broker).Reader(port, messages)
+
+    def run(self, seconds: float) -> Measured:
+        read, took = self._reader.read(seconds)
+        return {"seconds": took, "messages": read, "bytes": read * len(VALUE)}

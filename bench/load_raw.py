@@ -1,4 +1,4 @@
-"""Loads by raw sockets: the client does next to nothing, so the broker is the limit."""
+"""Loads by raw sockets: the client costs almost nothing, so the broker is the limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.noise import Measured
 from millpond.wire import messages as m
 
 IN_FLIGHT = 5
-"""Requests that a busy producer has under way on one connection."""
+"""Requests that a busy producer has in flight on one connection."""
 
 PACE_PER_SECOND = 4000
 OFFSET = struct.Struct(">q")
@@ -71,7 +71,7 @@ class ProduceLarge:
 
 
 class FetchLarge:
-    """Reads a topic of equal batches over and over, and throws it away."""
+    """Reads a topic of equal batches repeatedly and discards it."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class FetchOn(FetchLarge):
     """Reads a topic of equal batches from its beginning to its end, once in every slice."""
 
     def run(self, seconds: float) -> Measured:
-        """At most for so long."""
+        """Read for at most this long."""
         client, frames = self._client, self._frames
         began = time.perf_counter()
         deadline = began + seconds
@@ -160,7 +160,7 @@ class ProduceOne:
         self._sockets = [raw.RawClient(HOST, port, user=user).socket for _ in range(connections)]
         self._poll = select.epoll()
         for each in self._sockets:
-            # They are waited for by `poll` alone.
+            # Only `poll` waits for them.
             each.setblocking(True)
             self._poll.register(each.fileno(), select.EPOLLIN)
         for frame in self._frames:
@@ -235,7 +235,7 @@ class ProducePaced:
 
 
 class Idle:
-    """Connections that have introduced themselves and then say nothing."""
+    """Connections that send ApiVersions and are then idle."""
 
     def __init__(self, port: int, connections: int) -> None:
         raise_descriptor_limit()
@@ -326,12 +326,12 @@ class Spread:
 
 
 class Reader:
-    """Fetches one partition from where it has come to; every batch there has the same size."""
+    """Fetches one partition from the current offset on; all of its batches have the same size."""
 
     WAIT_MS = 100
     BYTES_MAX = 1 << 16
     MARK = 0x0123456789ABCDEF
-    """Stands in a request where its offset will."""
+    """A placeholder for the offset in the encoded request."""
 
     def __init__(self, topic: str, partition: int, batch_bytes: int, wait_ms: int = WAIT_MS) -> None:
         self._batch_bytes = batch_bytes
@@ -345,7 +345,7 @@ class Reader:
         return self._before + OFFSET.pack(self._offset) + self._after
 
     def take(self, data: bytes) -> int | None:
-        """How many records the answer has, once it is whole."""
+        """The number of records in a complete response; None while it is incomplete."""
         self._came += data
         if len(self._came) < raw.LENGTH.size:
             return None
@@ -374,7 +374,7 @@ def _one_record_frames(topic: str, acks: int, partitions: int) -> list[bytes]:
 
 
 def _ask_once(sock: socket.socket, frame: bytes) -> int:
-    """Send, check the answer, and tell its size with its length."""
+    """Send one request and check the response; its size including the length prefix."""
     sock.sendall(frame)
     reply = sock.recv(4096)
     raw.check_produced(reply[raw.LENGTH.size :])

@@ -1,17 +1,21 @@
-"""Loads on a Redis stream, by plain sockets: XADD and XREAD."""
+"""The protocol of a Redis stream on plain sockets: XADD and XREAD."""
 
 from __future__ import annotations
 
 import socket
 import time
 
-from bench.load_foreign import CHUNK, READ_BYTES, VALUE, Bulk, One, Paced, TokenCounter, connected, lines_of
+from bench.load_foreign import CHUNK, READ_BYTES, VALUE, TokenCounter, connect
 from bench.node import HOST
-from bench.noise import Measured
 
+STREAM = "race"
 READ_COUNT = 5000
 FIRST_ID = 10_000_000
-"""All ids have as many digits, so that all entries have the same size."""
+"""All ids have the same number of digits, so that all entries have the same size."""
+
+
+def prepare(port: int) -> None:
+    """The first XADD creates the stream."""
 
 
 def command(*words: bytes | str | int) -> bytes:
@@ -19,11 +23,11 @@ def command(*words: bytes | str | int) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
-class RedisLine:
-    def __init__(self, port: int, stream: str) -> None:
-        self.socket: socket.socket = connected(HOST, port)
-        self.frame = command("XADD", stream, "*", "v", VALUE)
-        # An answer is the id of the entry, and `$` begins it.
+class Line:
+    def __init__(self, port: int) -> None:
+        self.socket: socket.socket = connect(HOST, port)
+        self.frame = command("XADD", STREAM, "*", "v", VALUE)
+        # An answer is the id of the entry, which begins with `$`.
         self._answers = TokenCounter(b"$", b"-ERR")
 
     def chunk(self, count: int) -> bytes:
@@ -33,58 +37,39 @@ class RedisLine:
         return self._answers.count(data)
 
 
-class RedisOne(One):
-    def __init__(self, port: int, connections: int) -> None:
-        super().__init__(lines_of(lambda: RedisLine(port, "one"), connections))
-
-
-class RedisBulk(Bulk):
-    def __init__(self, port: int, bytes_max: int) -> None:
-        super().__init__(lines_of(lambda: RedisLine(port, "bulk"), 1)[0], bytes_max)
-
-
-class RedisPaced(Paced):
-    def __init__(self, port: int) -> None:
-        super().__init__(lines_of(lambda: RedisLine(port, "paced"), 1)[0])
-
-
-class RedisRead:
-    """Reads a stream over and over, thousands of entries a call."""
+class Reader:
+    """Reads a stream in a loop, thousands of entries per call."""
 
     def __init__(self, port: int, messages: int) -> None:
-        self._socket = connected(HOST, port)
+        self._socket = connect(HOST, port)
         self._messages = messages // READ_COUNT * READ_COUNT or READ_COUNT
-        line = RedisLine(port, "read")
+        line = Line(port)
         sent = answered = 0
         while answered < self._messages:
-            if sent < self._messages:
-                numbers = range(sent, min(sent + CHUNK, self._messages))
-                line.socket.sendall(
-                    b"".join(command("XADD", "read", f"{FIRST_ID + place}-0", "v", VALUE) for place in numbers)
-                )
-                sent += len(numbers)
+            numbers = range(sent, min(sent + CHUNK, self._messages))
+            entries = (command("XADD", STREAM, f"{FIRST_ID + number}-0", "v", VALUE) for number in numbers)
+            line.socket.sendall(b"".join(entries))
+            sent += len(numbers)
             answered += line.answered(line.socket.recv(READ_BYTES))
 
-    def run(self, seconds: float) -> Measured:
+    def read(self, seconds: float) -> tuple[int, float]:
         began = time.perf_counter()
-        deadline = began + seconds
         read = 0
-        while time.perf_counter() < deadline:
+        while time.perf_counter() - began < seconds:
             after = FIRST_ID + read % self._messages - 1
-            self._socket.sendall(command("XREAD", "COUNT", READ_COUNT, "STREAMS", "read", f"{after}-0"))
+            self._socket.sendall(command("XREAD", "COUNT", READ_COUNT, "STREAMS", STREAM, f"{after}-0"))
             left = READ_COUNT
             while left > 0:
                 data = self._socket.recv(READ_BYTES)
                 if not data or data.startswith(b"-ERR"):
                     raise RuntimeError(f"Redis did not answer XREAD: {data[:200]!r}")
                 left -= data.count(b"\0")
-            self._end()
+            self._skip_rest()
             read += READ_COUNT
-        took = time.perf_counter() - began
-        return {"seconds": took, "messages": read, "bytes": read * len(VALUE)}
+        return read, time.perf_counter() - began
 
-    def _end(self) -> None:
-        """What comes after the last value's first byte."""
+    def _skip_rest(self) -> None:
+        """Read what follows the first byte of the last value."""
         self._socket.sendall(command("PING"))
         rest = b""
         while not rest.endswith(b"+PONG\r\n"):

@@ -1,7 +1,7 @@
-"""Loads by small requests: what consumers send while there is little or nothing to read, one in flight on each of
-many connections.
+"""Loads of small requests: what consumers send while there is little to read, one in flight on each of many
+connections.
 
-Every request is encoded once; only what must change from one to the next (a session's epoch, an offset) is put in.
+Every request is encoded once; only what changes from one to the next (a session's epoch, an offset) is filled in.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from itertools import count, repeat
 from typing import Any
 
 from bench import raw
+from bench.groups import SESSION_MS, await_coordinator, check, commit_request, join_alone
 from bench.load_raw import OFFSET, percentiles_ms, raise_descriptor_limit
 from bench.node import HOST
 from bench.noise import Measured
@@ -23,12 +24,9 @@ from millpond.wire import messages as m
 
 TOPIC = "small"
 RECORDS = 200
-"""So many are in the topic, a batch each."""
+"""Records in the topic, one per batch."""
 WAIT_MS = 5
-"""So long a fetch waits that finds nothing: not for long, so that there are many of them."""
-JOIN_SECONDS_MAX = 30.0
-SESSION_MS = 1_800_000
-JOIN_VERSION, SYNC_VERSION, COORDINATOR_VERSION = 5, 3, 2
+"""How long an empty fetch waits: short, so that there are many."""
 MARK = 0x0123456789ABCDEF
 EPOCH_MARK = 0x01234567
 INT32 = struct.Struct(">i")
@@ -37,8 +35,8 @@ Frames = Iterator[bytes]
 
 
 @dataclass(slots=True)
-class Asker:
-    """One connection, and what it asks next."""
+class Requests:
+    """One connection, and its next requests."""
 
     client: raw.RawClient
     frames: Frames
@@ -54,11 +52,11 @@ class Asker:
 
 
 class SmallRequests:
-    """`kind` is one of `KINDS`; each connection is a member of a group of its own, where that matters."""
+    """`kind` is one of `KINDS`; each connection is the only member of a group, if it needs one."""
 
     def __init__(self, port: int, kind: str, version: int, connections: int) -> None:
         raise_descriptor_limit()
-        self._askers: dict[int, Asker] = {}
+        self._connections: dict[int, Requests] = {}
         self._poll = select.epoll()
         with raw.RawClient(HOST, port) as first:
             first.create_topic(TOPIC)
@@ -66,65 +64,45 @@ class SmallRequests:
                 first.send(raw.produce_frame(TOPIC, 0, raw.batch(1, 100), raw.ACKS_LEADER))
                 raw.check_produced(first.receive())
             if not kind.startswith("fetch"):
-                _await_coordinator(first, f"group-{kind}-{version}-0")
+                await_coordinator(first, f"group-{kind}-{version}-0")
         for number in range(connections):
             client = raw.RawClient(HOST, port)
             frames, api_key = KINDS[kind](client, f"group-{kind}-{version}-{number}", version)
-            asker = Asker(client, frames, api_key, version)
+            requests = Requests(client, frames, api_key, version)
             for _ in range(2):
-                _check(asker.ask())
-            # They are waited for by `poll` alone.
+                check(requests.ask())
+            # Only `poll` waits for them.
             client.socket.setblocking(True)
-            self._askers[client.socket.fileno()] = asker
+            self._connections[client.socket.fileno()] = requests
             self._poll.register(client.socket.fileno(), select.EPOLLIN)
 
     def run(self, seconds: float) -> Measured:
-        askers, poll = self._askers, self._poll.poll
+        connections_by_descriptor, poll = self._connections, self._poll.poll
         read, write, now = os.read, os.write, time.perf_counter_ns
         waits: list[int] = []
         sent_at: dict[int, int] = {}
         began = now()
         deadline = began + int(seconds * 1e9)
-        for descriptor, asker in askers.items():
+        for descriptor, requests in connections_by_descriptor.items():
             sent_at[descriptor] = now()
-            write(descriptor, next(asker.frames))
-        open_requests = len(askers)
+            write(descriptor, next(requests.frames))
+        open_requests = len(connections_by_descriptor)
         while open_requests:
             for descriptor, _ in poll():
-                asker = askers[descriptor]
+                requests = connections_by_descriptor[descriptor]
                 reply = read(descriptor, 4096)
-                if len(reply) != asker.reply_bytes:
-                    raise RuntimeError(f"an answer of {len(reply)} bytes, not {asker.reply_bytes}")
+                if len(reply) != requests.reply_bytes:
+                    raise RuntimeError(f"a response of {len(reply)} bytes instead of {requests.reply_bytes}")
                 at = now()
                 waits.append(at - sent_at[descriptor])
                 if at < deadline:
                     sent_at[descriptor] = at
-                    write(descriptor, next(asker.frames))
+                    write(descriptor, next(requests.frames))
                 else:
                     open_requests -= 1
-                    _check(raw.decoded(reply[raw.LENGTH.size :], asker.api_key, asker.version))
+                    check(raw.decoded(reply[raw.LENGTH.size :], requests.api_key, requests.version))
         took = (now() - began) / 1e9
         return {"seconds": took, "messages": len(waits), "requests": len(waits), **percentiles_ms(waits)}
-
-
-def _check(response: m.Message) -> None:
-    """Raise unless all went well: a fast refusal must not look like a fast broker."""
-    codes = [getattr(response, "error_code", 0)]
-    for topic in getattr(response, "topics", ()) or getattr(response, "responses", ()):
-        codes += [each.error_code for each in topic.partitions]
-    if any(codes):
-        raise RuntimeError(f"refused with {codes}")
-
-
-def _await_coordinator(client: raw.RawClient, group: str) -> None:
-    deadline = time.monotonic() + JOIN_SECONDS_MAX
-    while time.monotonic() < deadline:
-        reply = client.call(m.FindCoordinatorRequest(key=group), COORDINATOR_VERSION)
-        assert isinstance(reply, m.FindCoordinatorResponse)
-        if not reply.error_code:
-            return
-        time.sleep(0.05)
-    raise TimeoutError("nobody coordinates groups")
 
 
 def _same(request: m.Message, version: int) -> Frames:
@@ -134,33 +112,8 @@ def _same(request: m.Message, version: int) -> Frames:
 # Groups.
 
 
-def _joined(client: raw.RawClient, group: str) -> tuple[str, int]:
-    """Id and generation of the only member of a classic group."""
-    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(200))
-    joined: Any = m.JoinGroupResponse(member_id="", error_code=-1)
-    while joined.error_code:
-        request = m.JoinGroupRequest(
-            group_id=group,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=SESSION_MS,
-            member_id=joined.member_id,
-            protocol_type="consumer",
-            protocols=[protocol],
-        )
-        joined = client.call(request, JOIN_VERSION)
-    given = m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(200))
-    synced: Any = client.call(
-        m.SyncGroupRequest(
-            group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=[given]
-        ),
-        SYNC_VERSION,
-    )
-    _check(synced)
-    return joined.member_id, joined.generation_id
-
-
 def _heartbeat(client: raw.RawClient, group: str, version: int) -> tuple[Frames, int]:
-    member_id, generation = _joined(client, group)
+    member_id, generation = join_alone(client, group)
     return _same(m.HeartbeatRequest(group_id=group, generation_id=generation, member_id=member_id), version), 12
 
 
@@ -174,7 +127,7 @@ def _consumer_heartbeat(client: raw.RawClient, group: str, version: int) -> tupl
         topic_partitions=[],
     )
     joined: Any = client.call(first, version)
-    _check(joined)
+    check(joined)
     beat = m.ConsumerGroupHeartbeatRequest(
         group_id=group, member_id=joined.member_id, member_epoch=joined.member_epoch
     )
@@ -182,15 +135,8 @@ def _consumer_heartbeat(client: raw.RawClient, group: str, version: int) -> tupl
 
 
 def _commit(client: raw.RawClient, group: str, version: int) -> tuple[Frames, int]:
-    member_id, generation = _joined(client, group)
-    kind = m.OffsetCommitRequest
-    partition = kind.OffsetCommitRequestPartition(partition_index=0, committed_offset=MARK)
-    request = kind(
-        group_id=group,
-        generation_id_or_member_epoch=generation,
-        member_id=member_id,
-        topics=[kind.OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])],
-    )
+    member_id, generation = join_alone(client, group)
+    request = commit_request(group, generation, member_id, TOPIC, {0: MARK})
     before, _, after = raw.framed(request, version).partition(OFFSET.pack(MARK))
     return (before + OFFSET.pack(offset) + after for offset in count()), 8
 
@@ -199,10 +145,10 @@ def _commit(client: raw.RawClient, group: str, version: int) -> tuple[Frames, in
 
 
 def _fetch_request(client: raw.RawClient, version: int, wait_ms: int, bytes_max: int) -> m.FetchRequest:
-    asked = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name=TOPIC)])
-    found: Any = client.call(asked, raw.METADATA_VERSION)
-    wanted = m.FetchRequest.FetchPartition(partition=0, fetch_offset=MARK, partition_max_bytes=bytes_max)
-    topic = m.FetchRequest.FetchTopic(topic=TOPIC, topic_id=found.topics[0].topic_id, partitions=[wanted])
+    request = m.MetadataRequest(topics=[m.MetadataRequest.MetadataRequestTopic(name=TOPIC)])
+    metadata: Any = client.call(request, raw.METADATA_VERSION)
+    partition = m.FetchRequest.FetchPartition(partition=0, fetch_offset=MARK, partition_max_bytes=bytes_max)
+    topic = m.FetchRequest.FetchTopic(topic=TOPIC, topic_id=metadata.topics[0].topic_id, partitions=[partition])
     return m.FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=[topic])
 
 
@@ -212,16 +158,16 @@ def _at_offset(request: m.FetchRequest, offset: int) -> m.FetchRequest:
 
 
 def _begin_session(client: raw.RawClient, request: m.FetchRequest, version: int) -> None:
-    """Let the request begin a session; from then on it goes on with it, with a mark for its epoch."""
+    """Begin a session; later requests continue it, with a mark for its epoch."""
     request.session_epoch = 0
     began: Any = client.call(request, version)
-    _check(began)
-    assert began.session_id, "the node gives no session"
+    check(began)
+    assert began.session_id, "the node did not create a session"
     request.session_id, request.session_epoch = began.session_id, EPOCH_MARK
 
 
 def _fetch_waits(client: raw.RawClient, group: str, version: int) -> tuple[Frames, int]:
-    """A session in which nothing is new: nothing is asked for by name, and nothing comes."""
+    """A session without changes: requests and responses name no partition."""
     request = _at_offset(_fetch_request(client, version, WAIT_MS, 1 << 20), RECORDS)
     _begin_session(client, request, version)
     request.topics = []
@@ -230,7 +176,7 @@ def _fetch_waits(client: raw.RawClient, group: str, version: int) -> tuple[Frame
 
 
 def _fetch_one(client: raw.RawClient, group: str, version: int) -> tuple[Frames, int]:
-    """A session that gets one record each time."""
+    """A session that returns one record each time."""
     request = _at_offset(_fetch_request(client, version, 500, 1), 0)
     _begin_session(client, request, version)
     head, _, rest = raw.framed(_at_offset(request, MARK), version).partition(INT32.pack(EPOCH_MARK))
@@ -239,7 +185,7 @@ def _fetch_one(client: raw.RawClient, group: str, version: int) -> tuple[Frames,
 
 
 def _fetch_full(client: raw.RawClient, group: str, version: int) -> tuple[Frames, int]:
-    """The same without a session, as librdkafka does."""
+    """The same without a session, like librdkafka."""
     request = _fetch_request(client, version, 500, 1)
     before, _, after = raw.framed(request, version).partition(OFFSET.pack(MARK))
     return (before + OFFSET.pack(number % RECORDS) + after for number in count()), 1

@@ -1,10 +1,10 @@
-"""How long one client keeps another waiting: the longest round trip of a second connection while a node is busy.
+"""How long one client delays another: the longest round trip of a second connection while a node is busy.
 
-A node is one loop. What stands on it too long is seen by everybody, and by this. The node has many partitions, and a
-crowd of clients, each the only member of a group with committed offsets, stays connected throughout.
+A node has one event loop, so anything that blocks it delays every client. The node has many partitions, and many
+clients stay connected, each the only member of a group with committed offsets.
 
-The machine has its own part in a longest round trip, so each thing is done a few times and the best of these longest
-ones counts; "nothing" says what is left of the machine.
+The machine contributes to a longest round trip, so every operation is repeated and the shortest of these counts; the
+line "nothing" shows what the machine alone contributes.
 """
 
 from __future__ import annotations
@@ -18,27 +18,35 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from bench import raw
+from bench.groups import (
+    COMMIT_VERSION,
+    COORDINATOR_VERSION,
+    await_coordinator,
+    check,
+    commit_request,
+    join_alone,
+    join_request,
+)
 from bench.measure import Plan
 from bench.node import HOST, Node
 from millpond.wire import messages as m
 
 PARTITIONS, PARTITIONS_QUICK = 10_000, 2_000
 CROWD, CROWD_QUICK = 1_000, 200
-"""So many groups, and a connection for each."""
+"""Groups, with one connection each."""
 MADE = 1_000
 MEMBERS = 300
 SEGMENTS = 1_000
 SEGMENT_BYTES = 16 << 10
 COMMITS_EACH = 20
-SESSION_MS = 1_800_000
 """Long enough for a member that says nothing."""
 QUIET_SECONDS = 1.0
 TICK_MS = 1_000
-"""How often the node looks after retention, or checkpoints, where that is measured."""
+"""The interval of retention, or of checkpoints, while that is measured."""
 
 
 class Probe:
-    """The second connection."""
+    """Measures round trips on a second connection."""
 
     def __init__(self, node: Node) -> None:
         self._process = subprocess.Popen(
@@ -51,7 +59,7 @@ class Probe:
         self._process.stdout.readline()
 
     def longest_ms(self) -> float:
-        """Since the last time."""
+        """The longest round trip since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -93,7 +101,7 @@ def best_of(times: int, probe: Probe, work: Callable[[], object]) -> float:
 
 
 class Crowd:
-    """Clients that are there: each is the only member of its group, and has committed offsets."""
+    """Connected clients, each the only member of a group with committed offsets."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -110,59 +118,17 @@ class Crowd:
             self._clients[-1].skip()
 
     def form_groups(self) -> None:
-        first = self._clients[0]
-        while not _has_coordinator(first):
-            time.sleep(0.05)
+        await_coordinator(self._clients[0], "reader-0")
         for number, client in enumerate(self._clients):
-            _join_alone(client, f"reader-{number}")
+            group = f"reader-{number}"
+            offsets = dict.fromkeys(range(COMMITS_EACH), 1)
+            commit = commit_request(group, *reversed(join_alone(client, group)), "wide-0", offsets)
+            check(client.call(commit, COMMIT_VERSION))
 
     def close(self) -> None:
         for client in self._clients:
             client.close()
         self._clients = []
-
-
-def _has_coordinator(client: raw.RawClient) -> bool:
-    reply = client.call(m.FindCoordinatorRequest(key="reader-0"), 2)
-    assert isinstance(reply, m.FindCoordinatorResponse)
-    return not reply.error_code
-
-
-def _join_request(group: str, session_ms: int) -> m.JoinGroupRequest:
-    protocol = m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=bytes(200))
-    return m.JoinGroupRequest(
-        group_id=group,
-        session_timeout_ms=session_ms,
-        rebalance_timeout_ms=10_000,
-        member_id="",
-        protocol_type="consumer",
-        protocols=[protocol],
-    )
-
-
-def _join_alone(client: raw.RawClient, group: str) -> None:
-    joined = client.call(_join_request(group, SESSION_MS), 3)
-    assert isinstance(joined, m.JoinGroupResponse)
-    given = m.SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(200))
-    sync = m.SyncGroupRequest(
-        group_id=group, generation_id=joined.generation_id, member_id=joined.member_id, assignments=[given]
-    )
-    synced = client.call(sync, 3)
-    assert isinstance(synced, m.SyncGroupResponse)
-    partition = m.OffsetCommitRequest.OffsetCommitRequestPartition
-    partitions = [partition(partition_index=index, committed_offset=1) for index in range(COMMITS_EACH)]
-    topic = m.OffsetCommitRequest.OffsetCommitRequestTopic(name="wide-0", partitions=partitions)
-    commit = m.OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=joined.generation_id,
-        member_id=joined.member_id,
-        topics=[topic],
-    )
-    committed = client.call(commit, 7)
-    assert isinstance(committed, m.OffsetCommitResponse)
-    codes = {joined.error_code, synced.error_code, *(each.error_code for each in committed.topics[0].partitions)}
-    if codes != {0}:
-        raise RuntimeError(f"group {group} was refused with {sorted(codes)}")
 
 
 def measure_stalls(plan: Plan) -> Iterator[Stall]:
@@ -222,10 +188,10 @@ def _topics(plan: Plan, client: raw.RawClient, probe: Probe) -> Iterator[Stall]:
 
 def _join(plan: Plan, node: Node, probe: Probe) -> Stall:
     with node.connect() as client:
-        client.call(m.FindCoordinatorRequest(key="crowd"), 2)
+        client.call(m.FindCoordinatorRequest(key="crowd"), COORDINATOR_VERSION)
 
     def join(group: str) -> None:
-        request = _join_request(group, session_ms=10_000)
+        request = join_request(group, session_ms=10_000)
         with ExitStack() as stack:
             members = [stack.enter_context(node.connect()) for _ in range(MEMBERS)]
             for member in members:
@@ -252,7 +218,7 @@ def _look_up(plan: Plan, client: raw.RawClient, probe: Probe) -> Stall:
 
 
 def _restarted(node: Node, crowd: Crowd, settings: dict[str, str]) -> Stall:
-    """Start again; coordinators load while the crowd comes back."""
+    """Restart; coordinators load while the clients reconnect."""
     node.stop()
     node.settings.update(settings)
     ready = node.start()

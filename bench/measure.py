@@ -1,4 +1,4 @@
-"""One load against one node: slices of it, what the broker spent meanwhile, and the median of them."""
+"""Runs loads against nodes in slices; the figures are medians, with the broker's CPU time and memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,25 +20,25 @@ MEGA = 1e6
 GIGA = 1e9
 MIB = 1024 * 1024
 ANSWER_SECONDS_MAX = 150.0
-"""No client gets ready or runs a slice for longer: a row ends, whatever happens."""
+"""A client that needs longer to prepare or to run a slice is stopped, so that every row ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long to measure, and whether to look inside meanwhile."""
+    """How long to measure, and whether to profile."""
 
     slices: int = 3
     slice_seconds: float = 1.5
     bytes_max: int = 1 << 30
-    """The most that one slice writes to disk."""
+    """The most bytes that one slice writes to disk."""
     backlog_bytes: int = 250_000_000
-    """What a consumer that was away has to catch up with."""
+    """The backlog of the row catch-up."""
     quick: bool = False
     profiler: Profiler | None = None
 
 
 class Client:
-    """A load in a process of its own."""
+    """A load in a separate process."""
 
     def __init__(self, load: str, **arguments: object) -> None:
         self._load = load
@@ -55,7 +55,7 @@ class Client:
         return self.finish()
 
     def begin(self, seconds: float) -> None:
-        """A slice that goes on while others do; `finish` waits for it."""
+        """Start a slice without waiting for it; `finish` does."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
@@ -65,7 +65,7 @@ class Client:
         return measured
 
     def is_done(self) -> bool:
-        """Whether `finish` would not have to wait."""
+        """Whether `finish` would return at once."""
         return bool(select.select([self._process.stdout], [], [], 0)[0])
 
     def cpu_seconds(self) -> float:
@@ -78,10 +78,10 @@ class Client:
         assert self._process.stdout is not None
         if not select.select([self._process.stdout], [], [], ANSWER_SECONDS_MAX)[0]:
             self._process.kill()
-            raise RuntimeError(f"the client {self._load} has said nothing for {ANSWER_SECONDS_MAX:.0f} s")
+            raise RuntimeError(f"the client {self._load} printed nothing for {ANSWER_SECONDS_MAX:.0f} s")
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the client {self._load} ended early with code {self._process.wait()}")
+            raise RuntimeError(f"the client {self._load} exited early with code {self._process.wait()}")
         return line
 
     def close(self) -> None:
@@ -104,26 +104,47 @@ def client(load: str, node: Node, **arguments: object) -> Iterator[Client]:
 
 
 def one_slice(node: Node, started: Client, seconds: float) -> Measured:
-    """Run once; what the client counted, with the broker's share and everything per unit."""
+    """Run one slice; the client's counts, the broker's costs, and both per unit."""
     before = node.cpu_seconds()
     measured = started.run(seconds)
     return per_unit(measured, node.cpu_seconds() - before, node.resident_bytes())
 
 
 def per_unit(measured: Measured, cpu_seconds: float, resident_bytes: int) -> Measured:
-    found = dict(measured, cpu_seconds=cpu_seconds, resident_mb=resident_bytes / MIB)
+    figures = dict(measured, cpu_seconds=cpu_seconds, resident_mb=resident_bytes / MIB)
     seconds = measured["seconds"]
-    found["core_share"] = cpu_seconds / seconds
+    figures["core_share"] = cpu_seconds / seconds
     if messages := measured.get("messages"):
-        found["messages_per_s"] = messages / seconds
-        found["cpu_s_per_million"] = cpu_seconds / (messages / MEGA)
+        figures["messages_per_s"] = messages / seconds
+        figures["cpu_s_per_million"] = cpu_seconds / (messages / MEGA)
     if size := measured.get("bytes"):
-        found["mb_per_s"] = size / MEGA / seconds
-        found["cpu_s_per_gb"] = cpu_seconds / (size / GIGA)
+        figures["mb_per_s"] = size / MEGA / seconds
+        figures["cpu_s_per_gb"] = cpu_seconds / (size / GIGA)
     if requests := measured.get("requests"):
-        found["requests_per_s"] = requests / seconds
-        found["us_per_request"] = cpu_seconds / requests * MEGA
-    return found
+        figures["requests_per_s"] = requests / seconds
+        figures["us_per_request"] = cpu_seconds / requests * MEGA
+    return figures
+
+
+Slice = Callable[[float], Measured]
+"""Runs for about this many seconds and returns what it counted."""
+
+
+def slice_of(node: Node, started: Client) -> Slice:
+    return lambda seconds: one_slice(node, started, seconds)
+
+
+def in_turn(plan: Plan, slices: Mapping[str, Slice]) -> dict[str, list[Measured]]:
+    """Run the slices alternately, every other round in reverse, so that a noisy moment affects all alike."""
+    measured: dict[str, list[Measured]] = {name: [] for name in slices}
+    for number in range(plan.slices):
+        for name in slices if number % 2 == 0 else reversed(slices):
+            measured[name].append(slices[name](plan.slice_seconds))
+    return measured
+
+
+def medians_in_turn(plan: Plan, slices: Mapping[str, Slice]) -> dict[str, Measured]:
+    return {name: medians_of(each) for name, each in in_turn(plan, slices).items()}
 
 
 def measure(node: Node, plan: Plan, load: str, **arguments: object) -> Measured:

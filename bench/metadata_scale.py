@@ -1,10 +1,10 @@
-"""The metadata of a large cluster in the simulator: ninety brokers, a hundred thousand partitions, and one that dies.
+"""The metadata of a large cluster in the simulator: 90 brokers, 100,000 partitions, and failures.
 
-The nodes that vote, and one broker that follows them, are real brokers on simulated hosts: quorum, controller,
-sessions, image; only logs are not opened, for which one machine has no room. All the others are stand-ins: each
-registers, says that it lives, and fetches the metadata over the simulated network, as a broker does, and forgets it.
-So the controller has all its work, and of the rest each kind is measured once. Time is the simulator's (network and
-disk take time there, the processor does not); processor time is that of this machine, by host.
+The voters and one observer are real brokers on simulated hosts, with quorum, controller, heartbeats and image; only
+their logs are not opened, because one machine has no room for them. All other brokers are stand-ins, which register,
+send heartbeats, and fetch the metadata over the simulated network without storing it. So the controller has all of
+its work, and every other kind of work is measured once. Times are simulated (network and disk take time, the
+processor does not); CPU times are those of this machine, by host.
 
 `python -m bench.metadata_scale [BROKERS PARTITIONS]`
 """
@@ -70,7 +70,7 @@ def name_of(node_id: int) -> str:
 
 @dataclass(slots=True)
 class Work:
-    """What one host has done."""
+    """The CPU time of one host."""
 
     cpu_ms: float = 0.0
     longest_ms: float = 0.0
@@ -126,7 +126,7 @@ class Meter:
 
 
 class Deaf:
-    """One end of a connection on which nothing is said to anybody."""
+    """An endpoint that ignores all data."""
 
     def __init__(self) -> None:
         self._scratch = memoryview(bytearray(4096))
@@ -146,13 +146,13 @@ def _hear_nothing(_: object) -> Deaf:
 
 
 class StandIn:
-    """A broker to the controller, and nothing else: it registers, lives, and fetches the metadata."""
+    """To the controller a broker: it registers, sends heartbeats, and fetches the metadata."""
 
     def __init__(self, cluster: LargeCluster, node_id: int) -> None:
         self.cluster = cluster
         self.node_id = node_id
         self.known_offset = 0
-        """Up to where it knows what is committed."""
+        """The high watermark that it knows."""
         self.fetched_bytes = 0
         self.epoch = -1
         self._offset = self._last_epoch = self._quorum_epoch = 0
@@ -275,7 +275,7 @@ class LargeCluster:
 
     @property
     def leader_id(self) -> int:
-        """Whom the others ask; a moment later than it became so, as they would."""
+        """The node that the others take for the leader."""
         return next((node_id for node_id, each in self.real.items() if each.controller.is_active), VOTERS[0])
 
     @property
@@ -288,7 +288,7 @@ class LargeCluster:
 
     @property
     def features(self) -> list[Any]:
-        """What a real broker tells that it supports."""
+        """The features that a real broker registers with."""
         known = self.real[FOLLOWER].image.brokers[FOLLOWER].features
         kind = m.BrokerRegistrationRequest.Feature
         return [
@@ -301,7 +301,7 @@ class LargeCluster:
         ]
 
     def wait(self, condition: Callable[[], bool], within_ms: int = 120_000) -> int:
-        """Until it holds; how long that took, in ms of the simulator."""
+        """Run until the condition holds; the simulated time in ms."""
         began = self.sim.clock.now_ms
         if not self.sim.run_until(condition, within_ms=within_ms):
             raise RuntimeError("it does not come to rest")
@@ -321,7 +321,7 @@ class LargeCluster:
         self.wait(lambda: all(each.image.partitions_total >= self.partitions for each in self.real.values()))
 
     def follow(self) -> None:
-        """From now on the stand-ins fetch what is new, too."""
+        """From now on the stand-ins also fetch new metadata."""
         controller = self.active.controller
         log = controller.host.log
         for each in self.stand_ins.values():
@@ -329,7 +329,7 @@ class LargeCluster:
         self.sim.run_for(1_000)
 
     def led_by(self, node_id: int) -> int:
-        """How many partitions it leads; counted again only when something has changed."""
+        """The number of partitions that it leads; cached until the metadata changes."""
         at = self.leader_id, self.active.controller.applied_offset, node_id
         if self._led is None or self._led[0] != at:
             held = self.active.image.partitions_of(node_id)
@@ -469,7 +469,7 @@ def _death(cluster: LargeCluster, victim: int, *, silently: bool) -> Finding:
 
 
 def _return(cluster: LargeCluster, node_id: int) -> Finding:
-    """It is let in again, and every leader asks to have it in sync: what that is for the controller."""
+    """The broker is registered again, and every leader proposes it for the ISR: the controller's costs."""
     meter, active = cluster.meter, cluster.active
     start_offset = active.controller.host.log.end_offset
     meter.reset()
@@ -537,7 +537,7 @@ def _takeover(cluster: LargeCluster) -> Finding:
 
 
 def main() -> None:
-    # One process holds what five would: its collections say nothing about those of a node, which are looked after.
+    # One process holds the objects of several nodes, so its garbage collections say nothing about a node.
     gc.disable()
     brokers, partitions = map(int, sys.argv[1:3]) if len(sys.argv) > 2 else (BROKERS, PARTITIONS)
     for finding in measure(brokers, partitions):

@@ -1,4 +1,4 @@
-"""A node in a process and a folder of its own, and what the operating system knows about it."""
+"""A node in a separate process with a temporary folder, and its costs as the operating system reports them."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ from millpond.node.serve import serve
 texts = dict(each.split("=", 1) for each in sys.argv[1:])
 serve(node_settings(texts), LineJournal(), lambda broker: None)
 """
-"""Runs a node where the command line is not there."""
+"""Runs a node if the command line is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """How long it took from exec to the first answer."""
+    """The time from exec to the first response."""
 
     seconds: float
     cpu_seconds: float
 
 
 def prepare_environment() -> None:
-    """Clients are started as `-m bench.load`. Nodes keep their bytecode, as an installed one does: where the machine
-    says that nobody keeps any, a start would be measured that compiles the whole house."""
+    """Let clients be started as `-m bench.load`, and let nodes write bytecode, like an installed one: otherwise every
+    start would include compiling all modules."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH"))))
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def free_port() -> int:
-    """A port that nobody has, below those that the system hands out to clients.
+    """A free port below the range of ephemeral ports.
 
-    A client that knocks on a port of that range before anyone listens there may be given the very same port as its
-    own, and so reach itself.
+    A client that connects to a port of that range before anyone listens there may get the same port as its own, and
+    so connect to itself.
     """
     while True:
         port = random.randrange(*PORTS)
@@ -69,7 +69,7 @@ def free_port() -> int:
 def cpu_seconds_of(pid: int) -> float:
     """User and system time of all threads of a process since it started."""
     if LINUX:
-        # The kernel's clock of that process: nanoseconds, where /proc counts in ticks of ten milliseconds.
+        # The kernel's CPU clock of that process has nanoseconds; /proc has ticks of ten milliseconds.
         return time.clock_gettime((~pid << 3) | 2)
     times = psutil.Process(pid).cpu_times()
     return float(times.user + times.system)
@@ -91,8 +91,8 @@ class Node:
     def __init__(
         self, settings: Mapping[str, str] | None = None, port: int = 0, authority: str = "", user: str = ""
     ) -> None:
-        """`authority` is whom its clients believe, where it speaks TLS; `user` is who looks after it, where it has a
-        login."""
+        """`authority` is the CA that its clients trust, if it has TLS; `user` is its administrator, if it has
+        authentication."""
         self.settings = dict(settings or {})
         self._user = user
         self._authority = authority
@@ -144,7 +144,7 @@ class Node:
 
     @property
     def folder(self) -> str:
-        """Where its data are."""
+        """Its data folder."""
         return os.path.join(self._root, "data")
 
     @property
@@ -185,7 +185,7 @@ class Node:
         return int(self._facts.memory_info().rss)
 
     def stop(self) -> None:
-        """Ask it to end cleanly, and wait."""
+        """Stop it cleanly, and wait."""
         process, self._process = self._process, None
         if process is None or process.poll() is not None:
             return
@@ -197,20 +197,20 @@ class Node:
             process.wait()
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill it, like a crash."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait()
 
     def pause(self) -> None:
-        """Let it stand still, until `resume`."""
+        """Suspend it until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def remove(self) -> None:
-        """End it without ceremony: nobody needs its data any more."""
+        """Kill it and delete its data."""
         self.kill()
         shutil.rmtree(self._root, ignore_errors=True)

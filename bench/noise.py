@@ -1,7 +1,7 @@
-"""What a difference between two figures means: how much worse one is, and whether that is more than the noise.
+"""What a difference between two figures means: how much worse one is, and whether that exceeds the noise.
 
-Nothing here measures. A figure is a median; beside it stands its spread, half of the range of its slices as a share
-of the median, by the name of the figure and `_spread`.
+A figure is a median. Its spread, half of the range of its slices as a share of the median, is stored under the name
+of the figure and `_spread`.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ Measured = dict[str, float]
 
 SPREAD = "_spread"
 SPREAD_OF_ONE = 0.1
-"""One slice does not know its spread, which is not to say that it has none."""
+"""The assumed spread of a single slice."""
 
 MORE_IS_BETTER = frozenset({"messages_per_s", "mb_per_s", "requests_per_s", "transactions_per_s", "seeds_per_hour"})
 BY_CPU = frozenset({"cpu_s_per_gb", "cpu_s_per_million", "us_per_request", "ready_cpu_ms", "seeds_per_hour"})
-"""Processor time: it follows the speed of the processor, not what else the machine waits for."""
+"""CPU times, which depend on the processor's speed and not on waits."""
 
 MEMORY = frozenset({"resident_mb", "kib_each"})
-"""As large on a slow machine as on a fast one."""
+"""Figures that do not depend on the machine's speed."""
 
 NOISE_LEAST: Mapping[str, float] = {
     "messages_per_s": 0.10,
@@ -38,7 +38,7 @@ NOISE_LEAST: Mapping[str, float] = {
     "resident_mb": 0.10,
     "kib_each": 0.10,
 }
-"""The figures that are compared, and what two runs of the same program differ by however little their slices do."""
+"""The compared figures, and the least noise between two runs of the same program."""
 
 LOOP, COPY, SYNC = "loop", "copy", "sync"
 LIMITS: Mapping[str, tuple[str, str]] = {
@@ -46,7 +46,7 @@ LIMITS: Mapping[str, tuple[str, str]] = {
     COPY: ("copy_mb_per_s", "copy_mb_per_s"),
     SYNC: ("sync_p50_ms", "sync_p50_ms"),
 }
-"""For each limit of a machine the figure that rates follow, and the one that waits follow."""
+"""For each limit of a machine, the figure that scales rates, and the one that scales waits."""
 
 LOOP_CPU = "loop_us_per_request"
 
@@ -56,11 +56,11 @@ class Verdict(StrEnum):
     EVEN = "even"
     WORSE = "worse"
     UNCLEAR = "unclear"
-    """The machine is so far from what it was that nothing follows."""
+    """The machine has changed too much for a verdict."""
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """Half of the range as a share of the median; nothing where there is nothing to be a share of."""
+    """Half of the range as a share of the median; 0 if the median is 0."""
     if len(values) == 1:
         return SPREAD_OF_ONE
     middle = statistics.median(values)
@@ -80,13 +80,13 @@ def medians_of(slices: Sequence[Mapping[str, float]]) -> Measured:
 def times_worse(name: str, ours: float, other: float) -> float:
     """How many times worse ours is: 1 is equal, 2 half as good, 0.5 twice as good."""
     if ours <= 0 or other <= 0:
-        # Nothing was counted: no ratio says anything.
+        # Nothing was counted, so there is no ratio.
         return 1.0
     return other / ours if name in MORE_IS_BETTER else ours / other
 
 
 def noise_of(name: str, *figures: Mapping[str, float]) -> float:
-    """By how much two figures may differ and be equal: the spreads of both, and never less than two runs do."""
+    """The difference that still counts as equal: the sum of both spreads, and at least the usual noise."""
     return max(NOISE_LEAST.get(name, 0.10), sum(each.get(name + SPREAD, 0.0) for each in figures))
 
 
@@ -97,7 +97,7 @@ def verdict_of(worse: float, noise: float) -> Verdict:
 
 
 def limit_of(name: str, bound: str) -> str | None:
-    """The limit of the machine that a figure follows; None where it follows none."""
+    """The limit of the machine that a figure scales with, if any."""
     if name in MEMORY:
         return None
     if name in BY_CPU:
@@ -107,14 +107,14 @@ def limit_of(name: str, bound: str) -> str | None:
 
 
 def pace_of(limit: str, then: Mapping[str, float], now: Mapping[str, float]) -> float:
-    """How fast the machine is now beside then: 1 is equal, 0.5 half as fast."""
+    """The machine's speed relative to the earlier run: 0.5 is half as fast."""
     if then.get(limit, 0) <= 0 or now.get(limit, 0) <= 0:
         return 1.0
     return now[limit] / then[limit] if limit.endswith("_per_s") else then[limit] / now[limit]
 
 
 def share_of_limit(bound: str, figures: Mapping[str, float], floor: Mapping[str, float]) -> float | None:
-    """What part of what the machine could do at best was reached; None where that was not measured."""
+    """The share of the machine's limit that was reached; None if that was not measured."""
     if bound == SYNC:
         waited, least = figures.get("p50_ms"), floor.get("sync_p50_ms")
         return least / waited if waited and least else None

@@ -1,7 +1,7 @@
-"""`python -m bench.probe HOST PORT`: asks a node the cheapest question over and over, and tells the longest wait.
+"""`python -m bench.probe HOST PORT`: sends the cheapest request repeatedly, and reports the longest round trip.
 
-A process of its own, so that whoever keeps the node busy does not keep the probe waiting. A line on standard input
-asks for the longest round trip since the last one, in milliseconds.
+It is a separate process, so that the clients that keep the node busy do not delay it. A line on standard input
+requests the longest round trip since the last one, in milliseconds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _connect(host: str, port: int) -> RawClient:
         with contextlib.suppress(OSError):
             return RawClient(host, port)
         time.sleep(PAUSE_SECONDS)
-    raise TimeoutError("nobody listens")
+    raise TimeoutError("no server accepts connections")
 
 
 if __name__ == "__main__":

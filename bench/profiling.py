@@ -1,7 +1,7 @@
-"""Looks into a running node with py-spy and writes where its time goes.
+"""Profiles a running node with py-spy.
 
-`ROW.collapsed.txt` holds whole stacks, one a line, which speedscope and flame graph tools read; `ROW.top.txt` the
-functions that cost most, by themselves and with all they call.
+`ROW.collapsed.txt` has whole stacks, one per line, for speedscope and flame graphs; `ROW.top.txt` has the most
+expensive functions, with and without their callees.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SAMPLES_PER_SECOND = 500
 SECONDS_MAX = 120
 TOP = 25
 IDLE = "SimpleQueue_get"
-"""Where a worker thread without work stands; py-spy takes it for busy."""
+"""The function in which an idle worker thread waits; py-spy counts it as busy."""
 
 C_LINE = re.compile(r"(\.(?:c|h|pyx|c\.h)):\d+")
 
@@ -47,7 +47,7 @@ class Profiler:
         try:
             yield
         finally:
-            # It writes its file when it is interrupted.
+            # It writes its file on SIGINT.
             spy.send_signal(signal.SIGINT)
             _, told = spy.communicate()
         if not os.path.exists(self.stacks_path):
@@ -86,7 +86,7 @@ def top_of(stacks: Iterable[str], count: int = TOP) -> str:
 
 
 def _plain(frame: str) -> str:
-    """A C function without its line, an address without its number: they would scatter what belongs together."""
+    """A frame without C line numbers and addresses, so that equal frames are counted together."""
     if frame.startswith("0x"):
         return frame.partition(" ")[2].strip("()")
     return C_LINE.sub(r"\1", frame)

@@ -1,7 +1,6 @@
-"""A race: the same load against several brokers, slices in turn, and who is ahead.
+"""Races: the same load against several brokers, slices alternating, and the verdict.
 
-A row of the table is a race that only we run. Each contender gets ready once, is warmed up, and then all of them take
-turns, so that a noisy moment hits all alike.
+Each contender is prepared once and warmed up; then all of them take turns, every other round in reverse.
 """
 
 from __future__ import annotations
@@ -17,13 +16,10 @@ from rich.table import Table
 
 from bench.cluster import Nodes
 from bench.line import LeftOut, Line, Row
-from bench.measure import Plan
+from bench.measure import Plan, Slice
 from bench.node import Node
 from bench.noise import LOOP, SPREAD, Measured, Verdict, medians_of, noise_of, share_of_limit, times_worse, verdict_of
 from bench.table import latency_text, short
-
-Slice = Callable[[float], Measured]
-"""Runs for so many seconds, and tells what came of it."""
 
 OURS = "millpond"
 WARM_SECONDS = 2.0
@@ -32,7 +28,7 @@ WARM_SECONDS_QUICK = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How sure an acknowledgement is, and what each contender must be told for that; who cannot, is left out."""
+    """A durability of acknowledgements, with the settings for it; contenders without such a setting are left out."""
 
     title: str
     settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -41,7 +37,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """`enter` gets one contender that speaks Kafka's protocol ready; others know by the name what is asked."""
+    """`enter` prepares a contender that speaks Kafka's protocol; others choose their load by `name`."""
 
     name: str
     title: str
@@ -49,38 +45,38 @@ class Race:
     ways: Sequence[Way] = (Way("as they come"),)
     bound: str = LOOP
     figure: str = "messages_per_s"
-    """What decides it."""
+    """The figure that decides the race."""
     is_spread: bool = False
-    """Its clients go wherever a partition is led, and there are many."""
+    """Its clients connect to the leaders of many partitions."""
     note: Callable[[Mapping[str, float]], str] = field(default=lambda _: "")
-    """What else there is to say."""
+    """A note about the figures."""
 
 
 class Contender(Protocol):
     name: str
     title: str
     warm_seconds: float
-    """For how long it runs before anything counts: a virtual machine compiles what it has seen often enough."""
+    """The warm-up time: a virtual machine compiles code after a while."""
 
     def runs(self, race: Race) -> bool:
-        """Whether it has such a thing at all."""
+        """Whether it can run this race."""
         ...
 
     def enter(self, stack: ExitStack, race: Race, plan: Plan, way: Way) -> Slice:
-        """Get ready; LeftOut says why it cannot."""
+        """Prepare a slice; LeftOut says why it cannot run."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSpeaker:
-    """A contender that every load of ours can drive: how one broker of it is made, and three."""
+    """A contender that runs our own loads: how to create one broker, and three."""
 
     name: str
     title: str
     node: Callable[[Mapping[str, str]], Node]
     nodes: Callable[[Mapping[str, str]], AbstractContextManager[Nodes]] | None = None
     is_spread: bool = False
-    """It is several processes: a load must know where each partition is led."""
+    """It consists of several processes: clients must connect to the leader of each partition."""
     warm_seconds: float = WARM_SECONDS
 
     def runs(self, race: Race) -> bool:
@@ -103,13 +99,13 @@ class Placed:
 
 
 FAILED = "failed: "
-"""Begins the note of one that ran and broke: the others are still worth having."""
+"""The prefix of the note of a contender that failed during the race."""
 
 
 def in_turn(plan: Plan, slices: Mapping[str, Slice], broken: dict[str, str] | None = None) -> dict[str, Measured]:
-    """The medians of each with their spreads. Every other round goes backwards: nobody is always the first.
+    """The medians of each with their spreads. Every other round is in reverse.
 
-    Whoever breaks is out of it and stands in `broken`; without that, its error is the caller's.
+    A contender that fails is added to `broken` and not run again; without `broken` its error is raised.
     """
     found: dict[str, list[Measured]] = {name: [] for name in slices}
     for number in range(plan.slices):
@@ -129,12 +125,12 @@ def in_turn(plan: Plan, slices: Mapping[str, Slice], broken: dict[str, str] | No
 def _warm_up(one: Slice, plan: Plan, seconds: float) -> None:
     left = WARM_SECONDS_QUICK if plan.quick else seconds
     while left > 0:
-        # A slice may be bounded by what it writes, not by time.
+        # A slice may be limited by bytes instead of time.
         left -= max(one(min(left, plan.slice_seconds))["seconds"], plan.slice_seconds / 4)
 
 
 def run_race(race: Race, way: Way, contenders: Sequence[Contender], plan: Plan) -> list[Placed]:
-    """All of them at the same time on the machine, one of them at work."""
+    """All contenders are up at the same time, and one of them works."""
     slices: dict[str, Slice] = {}
     left_out: dict[str, str] = {}
     with ExitStack() as stack:
@@ -158,7 +154,7 @@ def run_race(race: Race, way: Way, contenders: Sequence[Contender], plan: Plan) 
 
 
 def row_of(race: Race, ours: Contender) -> Row:
-    """The race without others, as a row of the table."""
+    """A race without other contenders, as a row of the table."""
 
     def run(plan: Plan) -> list[Line]:
         with ExitStack() as stack:
@@ -170,7 +166,7 @@ def row_of(race: Race, ours: Contender) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Us beside one other in one race: how many times as good we are, and whether that is more than the noise."""
+    """Our result relative to another contender's: the ratio, and whether it exceeds the noise."""
 
     speed: float
     cpu: float | None
@@ -178,7 +174,7 @@ class Standing:
 
 
 def standing_of(race: Race, ours: Mapping[str, float], theirs: Mapping[str, float]) -> Standing | None:
-    """None where one of the two has no figure."""
+    """None if one of the two has no figure."""
     name = race.figure
     if name not in ours or name not in theirs:
         return None
@@ -196,7 +192,7 @@ STYLES = {Verdict.BETTER: "green", Verdict.EVEN: "", Verdict.WORSE: "bold red", 
 
 
 def race_table_of(placed: Sequence[Placed], floor: Mapping[str, float], title: str) -> Table:
-    """A line that says what is run, and below it one for each who ran it."""
+    """A heading for each race, followed by a line for each contender."""
     table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("row, and who", no_wrap=True, min_width=24)
     for heading in ("msg/s", "MB/s", "±", "p50 / p99 / p99.9\nms", "CPU s\n/M msg", "core\n%", "RSS\nMB"):

@@ -1,4 +1,4 @@
-"""What others can run as well: each race gets one contender ready and hands back what runs a slice of it."""
+"""The races: rows that other brokers can run, too."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from bench import raw
 from bench.backlog import enter_catch_up, enter_cold
 from bench.librdkafka import ANY_PARTITION, NoLibrary, library_path
 from bench.line import LeftOut
-from bench.measure import Client, Plan, client, one_slice, per_unit
-from bench.node import Node
+from bench.measure import Plan, client, one_slice, per_unit, slice_of
 from bench.noise import COPY, LOOP, SYNC, Measured
 from bench.race import KafkaSpeaker, Race, Slice, Way
 from bench.volume import fill, folder_bytes
@@ -28,7 +27,7 @@ GROUPS = 100
 MEMBERS_EACH = 5
 GROUP_RECORDS_PER_S = 20
 COMPACTED_KEYS = 1000
-"""So few that each batch has every key several times."""
+"""Few enough for every batch to repeat each key."""
 
 AS_THEY_COME = Way("as they come")
 """A write with acks=all: we sync, Kafka does not, nor do NATS and RabbitMQ; Redis does once a second."""
@@ -53,10 +52,6 @@ ALL_WAYS = (AS_THEY_COME, ALL_SYNC, NONE_SYNC)
 Enter = Callable[[ExitStack, KafkaSpeaker, Plan, Mapping[str, str]], Slice]
 
 
-def _slice_of(node: Node, started: Client) -> Slice:
-    return lambda seconds: one_slice(node, started, seconds)
-
-
 def needs_librdkafka() -> None:
     try:
         library_path()
@@ -65,7 +60,7 @@ def needs_librdkafka() -> None:
 
 
 def _driven(load: str, broker: Mapping[str, str] | None = None, batches: int = 0, **arguments: object) -> Enter:
-    """One load against one broker with a topic, which is filled with so many full batches."""
+    """One load against one broker with a topic, filled with this many full batches."""
 
     def enter(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str]) -> Slice:
         if load in ("ProduceLibrdkafka", "Crowd"):
@@ -79,13 +74,13 @@ def _driven(load: str, broker: Mapping[str, str] | None = None, batches: int = 0
             given |= {"messages": messages} if load == "Consume" else {"batches": count}
         if load in ("ProduceLarge", "ProduceLibrdkafka", "Crowd"):
             given["bytes_max"] = plan.bytes_max
-        return _slice_of(node, stack.enter_context(client(load, node, topic="race", **given)))
+        return slice_of(node, stack.enter_context(client(load, node, topic="race", **given)))
 
     return enter
 
 
 def _latency(acks: int, wanted: str) -> Enter:
-    """`wanted` is what counts: until a consumer has it, or until it is acknowledged."""
+    """`wanted` selects the latency: "arrival" at a consumer, or "answer" for the acknowledgement."""
     driven = _driven("Latency", acks=acks)
 
     def enter(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str]) -> Slice:
@@ -109,7 +104,7 @@ def _groups(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, s
     node = stack.enter_context(who.node({"num.partitions": str(MEMBERS_EACH), **own}))
     node.create_topic("race")
     how = {"groups": GROUPS, "members_each": MEMBERS_EACH, "records_per_s": GROUP_RECORDS_PER_S}
-    return _slice_of(node, stack.enter_context(client("Groups", node, topic="race", **how)))
+    return slice_of(node, stack.enter_context(client("Groups", node, topic="race", **how)))
 
 
 def _copy(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str]) -> Slice:
@@ -118,11 +113,11 @@ def _copy(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str
     node.create_topic("target")
     how: dict[str, object] = {"source": "source", "target": "target"}
     how |= {"messages": messages, "value_bytes": SMALL_BYTES}
-    return _slice_of(node, stack.enter_context(client("Copy", node, **how)))
+    return slice_of(node, stack.enter_context(client("Copy", node, **how)))
 
 
 def _compacted(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str]) -> Slice:
-    """What is written is compacted soon, so that the two go on side by side; ours compacts only what is synced."""
+    """Compaction runs during the writes; ours compacts only synced data."""
     node = stack.enter_context(who.node({"log.cleaner.backoff.ms": "200", **own}))
     settings = {
         "cleanup.policy": "compact",
@@ -133,7 +128,7 @@ def _compacted(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str
     with node.connect() as asking:
         asking.make_topic("race", 1, settings)
     how: dict[str, object] = {"acks": raw.ACKS_ALL, "value_bytes": SMALL_BYTES, "keys": COMPACTED_KEYS}
-    # A slice is bounded by its time: what is written is soon gone again.
+    # Limited by time only: compaction soon deletes what is written.
     started = stack.enter_context(client("ProduceLarge", node, topic="race", bytes_max=8 << 30, **how))
     written = 0.0
 
@@ -246,7 +241,7 @@ USE: tuple[Race, ...] = (
         "compacted",
         "produce 100 B, raw, acks=all, compacted meanwhile",
         _compacted,
-        # Where nothing is synced we compact nothing.
+        # Without syncs our broker does not compact.
         (AS_THEY_COME, ALL_SYNC),
         SYNC,
         note=_compacted_note,
@@ -267,7 +262,7 @@ USE: tuple[Race, ...] = (
         note=_catch_up_note,
     ),
 )
-"""What users do besides; these are rows of the table as well."""
+"""Typical workloads, which are also rows of the table."""
 
 RACES: tuple[Race, ...] = (
     Race("one", "one message a request, 16 connections, acks=1", _one(1), bound=LOOP),

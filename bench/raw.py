@@ -1,6 +1,6 @@
-"""A client without a client library: requests are encoded once and sent as they are, as often as wanted.
+"""A client without a client library: requests are encoded once and sent repeatedly.
 
-What it costs is a system call a request, so that what is measured is the broker.
+A request costs one system call, so the broker is measured, not the client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from millpond.wire.records import Record, encode_batch
 LENGTH = struct.Struct(">i")
 CLIENT_ID = "bench"
 BATCH_BYTES_MAX = 1_000_000
-"""The largest batch of librdkafka unless it is told otherwise."""
+"""librdkafka's default limit for a batch."""
 
 PRODUCE_VERSION = 10
 FETCH_VERSION = 12
@@ -32,7 +32,7 @@ CREATE_VERSION = 7
 MECHANISM = "SCRAM-SHA-256"
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 PASSWORD = "bench"
-"""Of every user here."""
+"""The password of every user."""
 
 ACKS_LEADER = 1
 ACKS_ALL = -1
@@ -46,7 +46,7 @@ def framed(request: m.Message, version: int, correlation_id: int = 1) -> bytes:
 
 
 def batch(count: int, value_bytes: int, keys: int = 0) -> bytes:
-    """One record batch of `count` values of this size, stamped now; each with one of so many keys, or with none."""
+    """A record batch of `count` values of this size with the current time, optionally with `keys` different keys."""
     now_ms = time.time_ns() // 1_000_000
     value = (bytes(range(32, 127)) * (value_bytes // 95 + 1))[:value_bytes]
     named = (b"key-%07d" % (place % keys) if keys else None for place in range(count))
@@ -54,7 +54,7 @@ def batch(count: int, value_bytes: int, keys: int = 0) -> bytes:
 
 
 def full_batch(value_bytes: int, bytes_max: int = BATCH_BYTES_MAX, keys: int = 0) -> tuple[bytes, int]:
-    """A batch as large as a busy producer makes it, and how many records it has."""
+    """A batch of the size that a busy producer sends, and its number of records."""
     record_bytes = len(batch(2, value_bytes, keys)) - len(batch(1, value_bytes, keys))
     # Later records have longer offset deltas: a few bytes more each.
     count = max(1, (bytes_max - 100) // (record_bytes + 3))
@@ -90,11 +90,11 @@ def api_versions_frame() -> bytes:
 
 
 _DRAIN = memoryview(bytearray(1 << 20))
-"""Where what nobody wants is read to. One for all: a thousand clients of a process would need a gigabyte."""
+"""The buffer for discarded data, shared: with one per client, a thousand clients would need a gigabyte."""
 
 
 class RawClient:
-    """One blocking connection; by TLS where it is told which authority to believe, and logged in if it has a user."""
+    """One blocking connection; with TLS if an authority is given, and authenticated if a user is."""
 
     def __init__(
         self, host: str, port: int, timeout_seconds: float = 30.0, authority: str = "", user: str = ""
@@ -138,7 +138,7 @@ class RawClient:
         return reply
 
     def skip(self) -> int:
-        """Read the next reply and throw it away; its size."""
+        """Discard the next response; its size."""
         size = left = self._next_length()
         room = _DRAIN
         while left:
@@ -146,13 +146,13 @@ class RawClient:
         return size
 
     def call(self, request: m.Message, version: int) -> m.Message:
-        """Ask and wait for the answer."""
+        """Send a request and wait for the response."""
         assert request.API_KEY is not None
         self.send(framed(request, version))
         return decoded(self.receive(), request.API_KEY, version)
 
     def create_topic(self, topic: str, timeout_seconds: float = 60.0) -> int:
-        """Bring a topic into being by asking about it; the number of its partitions."""
+        """Create a topic by requesting its metadata; the number of its partitions."""
         wanted = m.MetadataRequest.MetadataRequestTopic(name=topic)
         request = m.MetadataRequest(topics=[wanted], allow_auto_topic_creation=True)
         deadline = time.monotonic() + timeout_seconds
@@ -168,7 +168,7 @@ class RawClient:
     def make_topic(
         self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None, replicas: int = -1
     ) -> None:
-        """Bring a topic into being as an administrator does."""
+        """Create a topic by CreateTopics."""
         kind = m.CreateTopicsRequest
         configs = [kind.CreatableTopicConfig(name=name, value=text) for name, text in (settings or {}).items()]
         wanted = kind.CreatableTopic(
@@ -198,14 +198,14 @@ class RawClient:
 
 
 def decoded(reply: Buffer, api_key: int, version: int) -> m.Message:
-    """A reply without its length, as a value."""
+    """Decode a response without its length prefix."""
     _, position = decode_response_header(reply, api_key, version)
     message, _ = m.response_class(api_key).decode(reply, version, position)
     return message
 
 
 def check_produced(reply: Buffer, version: int = PRODUCE_VERSION) -> None:
-    """Raise unless every partition took its records: a fast refusal must not look like a fast broker."""
+    """Raise on any error code: a fast refusal must not look like a fast broker."""
     message = decoded(reply, 0, version)
     assert isinstance(message, m.ProduceResponse)
     for topic in message.responses:

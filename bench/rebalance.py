@@ -1,4 +1,4 @@
-"""How long a group's partitions stand still while one of its members is restarted."""
+"""How long a group's partitions are not read while one of its members is restarted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NODE_SETTINGS = {
 
 @dataclass
 class Observed:
-    """What all members did, in the order of time: who read which partition when, and whose share changed when."""
+    """The reads of all members (time, member, partition), and the times of changed assignments."""
 
     reads: list[tuple[float, int, int]] = field(default_factory=list)
     changes: list[tuple[float, int]] = field(default_factory=list)
@@ -80,13 +80,13 @@ class Crowd:
             self._line(child)
 
     def restart(self, slot: int) -> float:
-        """Begin to restart a member; when that was."""
+        """Start restarting a member; the time."""
         began = time.monotonic()
         self._tell(self._children[slot % PROCESSES], f"restart {slot} {AWAY_SECONDS}")
         return began
 
     def look(self) -> None:
-        """Take in what has happened since the last look."""
+        """Collect what has happened since the last call."""
         for child in self._children:
             self._tell(child, "report")
         for child in self._children:
@@ -95,7 +95,7 @@ class Crowd:
             self.seen.changes += map(tuple, told["changes"])
 
     def await_stable(self, since: float) -> None:
-        """Until every member reads, every partition is read by one of them, and nothing has changed for a while."""
+        """Wait until every member and every partition is read, and no assignment has changed for a while."""
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while time.monotonic() < deadline:
             time.sleep(0.25)
@@ -134,7 +134,7 @@ class Crowd:
 
 @contextlib.contextmanager
 def _steady_writer(node: Node) -> Iterator[None]:
-    """Writes one record to every partition again and again."""
+    """Writes one record to every partition repeatedly."""
     over = threading.Event()
     producer = Producer({"bootstrap.servers": f"{HOST}:{node.port}", "acks": 1, "linger.ms": 1, "log_level": 0})
 
@@ -157,7 +157,7 @@ def _steady_writer(node: Node) -> Iterator[None]:
 
 
 def pauses(seen: Observed, restarted: int, began: float) -> Measured:
-    """The longest pause of partitions that changed hands, that of all others, and when all was quiet again."""
+    """The longest pause of partitions that changed owner, that of the others, and when the group was stable."""
     by_partition: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for at, slot, partition in sorted(seen.reads):
         if at >= began - QUIET_SECONDS / 2:

@@ -1,7 +1,5 @@
-"""What it costs to ask whether a client may: the same loads in turns against a node that asks nobody, and one that
-asks who comes (SASL, in the clear as the other) and what they may do.
-
-That one knows ten thousand rules. The client has logged in; it is no super user, and a few of the rules are about it.
+"""The cost of authorization: the same loads, alternately, against a node without it, and against one with SASL logins
+(unencrypted, like the other) and ten thousand ACLs. The client is not a super user; a few of the ACLs are about it.
 """
 
 from __future__ import annotations
@@ -11,12 +9,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from bench import raw
-from bench.measure import Plan, client, one_slice
+from bench.measure import Plan, client, in_turn, slice_of
 from bench.node import Node
 from bench.noise import Measured, medians_of
+from bench.volume import fill
 from millpond.metadata.initial_users import credential_of, written
 from millpond.metadata.scram import Mechanism
 from millpond.wire import messages as m
@@ -36,7 +36,7 @@ LOADS: tuple[tuple[str, str, str, dict[str, object]], ...] = (
     ("produce 100 B, raw, acks=1", "ProduceLarge", "us_per_request", {"acks": 1, "value_bytes": 100}),
     ("fetch 100 B, raw", "FetchLarge", "us_per_request", {"value_bytes": 100}),
 )
-"""Title, load, the figure that is compared, and what the load is told."""
+"""Title, load, the compared figure, and the arguments of the load."""
 
 
 def guarded(folder: Path) -> dict[str, str]:
@@ -53,7 +53,7 @@ def guarded(folder: Path) -> dict[str, str]:
 
 
 def rules(count: int) -> Iterator[m.CreateAclsRequest.AclCreation]:
-    """Many for others, and those that let this user write and read: one by its name, one by a prefix of it."""
+    """Many for other users, and three that let this user write and read, by name and by prefix."""
     kind = m.CreateAclsRequest.AclCreation
     mine = [(TOPIC, LITERAL, WRITE), (TOPIC[:2], PREFIXED, READ), (TOPIC[:2], PREFIXED, DESCRIBE)]
     for name, pattern, operation in mine:
@@ -78,7 +78,7 @@ def rules(count: int) -> Iterator[m.CreateAclsRequest.AclCreation]:
         )
 
 
-def give_rules(node: Node, count: int) -> None:
+def add_rules(node: Node, count: int) -> None:
     waiting = list(rules(count))
     with node.connect() as admin:
         while waiting:
@@ -86,11 +86,11 @@ def give_rules(node: Node, count: int) -> None:
             reply = admin.call(m.CreateAclsRequest(creations=some), CREATE_ACLS_VERSION)
             assert isinstance(reply, m.CreateAclsResponse)
             if faults := {each.error_message for each in reply.results if each.error_code}:
-                raise RuntimeError(f"rules are refused: {faults}")
+                raise RuntimeError(f"ACLs were refused: {faults}")
 
 
 def await_users(node: Node) -> None:
-    """A cluster has its first users a moment after its start."""
+    """The first users exist a moment after the start of a cluster."""
     deadline = time.monotonic() + LOGIN_SECONDS_MAX
     while True:
         try:
@@ -102,39 +102,28 @@ def await_users(node: Node) -> None:
             time.sleep(0.2)
 
 
-def fill(node: Node, batches: int) -> None:
-    node.create_topic(TOPIC)
-    records, _ = raw.full_batch(100)
-    frame = raw.produce_frame(TOPIC, 0, records, raw.ACKS_LEADER)
-    with node.connect() as writer:
-        for _ in range(batches):
-            writer.send(frame)
-            raw.check_produced(writer.receive())
-
-
-def measure_rights(plan: Plan, batches: int) -> Iterator[tuple[str, str, Measured, Measured, float]]:
-    """Each load: title, what is compared, without rights, with them, and how much more the latter cost."""
+def measure_rights(plan: Plan, batches: int) -> Iterator[tuple[str, Measured, Measured, float]]:
+    """Each load: title, figures without authorization and with it, and the ratio of costs."""
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as folder:
         settings = guarded(Path(folder))
         for title, load, figure, arguments in LOADS:
+            bounds: dict[str, object] = {}
+            if load == "FetchLarge":
+                bounds["batches"] = batches
+            elif load == "ProduceLarge":
+                bounds["bytes_max"] = plan.bytes_max // 4
             with ExitStack() as stack:
-                pairs = []
-                for texts, admin, user in (({}, "", ""), (settings, ADMIN, USER)):
+                slices = {}
+                for name, texts, admin, user in (("open", {}, "", ""), ("guarded", settings, ADMIN, USER)):
                     node = stack.enter_context(Node(texts, user=admin))
                     await_users(node)
-                    fill(node, batches if load == "FetchLarge" else 1)
+                    fill(node, TOPIC, batches if load == "FetchLarge" else 1, 100)
                     if user:
-                        give_rules(node, RULES_QUICK if plan.quick else RULES)
-                    bounds: dict[str, object] = {"user": user}
-                    if load == "FetchLarge":
-                        bounds["batches"] = batches
-                    elif load == "ProduceLarge":
-                        bounds["bytes_max"] = plan.bytes_max // 4
-                    pairs.append((node, stack.enter_context(client(load, node, topic=TOPIC, **arguments, **bounds))))
-                slices: tuple[list[Measured], list[Measured]] = ([], [])
-                # In turns, so that a noisy moment hits both alike.
-                for _ in range(2 * plan.slices):
-                    for (node, started), found in zip(pairs, slices, strict=True):
-                        found.append(one_slice(node, started, plan.slice_seconds / 2))
-            ratio = statistics.median(after[figure] / before[figure] for before, after in zip(*slices, strict=True))
-            yield title, figure, medians_of(slices[0]), medians_of(slices[1]), ratio
+                        add_rules(node, RULES_QUICK if plan.quick else RULES)
+                    started = client(load, node, topic=TOPIC, user=user, **arguments, **bounds)
+                    slices[name] = slice_of(node, stack.enter_context(started))
+                halves = replace(plan, slices=2 * plan.slices, slice_seconds=plan.slice_seconds / 2)
+                without, guarded_figures = in_turn(halves, slices).values()
+            pairs = zip(without, guarded_figures, strict=True)
+            ratio = statistics.median(after[figure] / before[figure] for before, after in pairs)
+            yield title, medians_of(without), medians_of(guarded_figures), ratio

@@ -1,4 +1,4 @@
-"""What is measured: one function a row of the table, or a few rows that belong together."""
+"""The rows of the table, one function each."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bench.librdkafka import NoLibrary, library_path
 from bench.limits import measure_limits
 from bench.line import LeftOut, Line, Row
 from bench.loop import measure_stalls
-from bench.measure import MIB, Plan, client, measure, one_slice
-from bench.metrics import measure_asked
+from bench.measure import MIB, Plan, client, measure, medians_in_turn, one_slice, slice_of
+from bench.metrics import measure_scrapes
 from bench.node import Node
 from bench.noise import COPY, SYNC, Measured, medians_of
 from bench.peers import MILLPOND
@@ -70,7 +70,7 @@ def _produce(load: str, value_bytes: int, acks: int, title: str) -> Callable[[Pl
             figures = measure(node, plan, load, topic="bulk", acks=acks, value_bytes=value_bytes, **bounds)
         prototype = SMALL_PROTOTYPE if value_bytes == SMALL_BYTES else LARGE_PROTOTYPE
         if load == "ProducePython":
-            # Its Python loop is the limit, not the broker: only what the broker spends can be compared.
+            # Its Python loop is the limit, not the broker: only the broker's CPU time is comparable.
             prototype = {"cpu_s_per_million": prototype["cpu_s_per_million"]}
         return [Line(f"{title}, {_acks_title(acks)}", figures, prototype)]
 
@@ -98,7 +98,7 @@ def fetch_consumer(plan: Plan) -> list[Line]:
 
 
 def tls(plan: Plan) -> list[Line]:
-    """The same load in turns, in the clear and by TLS."""
+    """The same load with and without TLS."""
     lines = []
     for title, clear, encrypted in measure_tls(plan):
         more = encrypted["cpu_s_per_gb"] - clear["cpu_s_per_gb"]
@@ -118,7 +118,7 @@ def _one_message(acks: int) -> Callable[[Plan], list[Line]]:
         with Node() as node:
             node.create_topic("one")
             figures = measure(node, plan, "ProduceOne", topic="one", acks=acks, connections=16)
-        # How fast the disk syncs is not the broker's doing; its CPU time is.
+        # The disk limits the rate, so only CPU time is comparable.
         prototype = ONE_PROTOTYPE if acks == raw.ACKS_LEADER else {"us_per_request": 25.0}
         return [Line(f"one message a request, {_acks_title(acks)}", figures, prototype)]
 
@@ -138,7 +138,7 @@ SMALL = (
 
 
 def small_requests(plan: Plan) -> list[Line]:
-    """What consumers send while there is little or nothing to read."""
+    """What consumers send while there is little to read."""
     lines = []
     for kind, version, connections, title in SMALL:
         with Node() as node:
@@ -148,31 +148,31 @@ def small_requests(plan: Plan) -> list[Line]:
 
 
 def metrics(plan: Plan) -> list[Line]:
-    """The same load in turns, while nobody asks for /metrics, and while somebody does at each pace."""
+    """The same load without scrapes of /metrics, and with scrapes at each interval."""
     lines = []
     loads: list[tuple[str, str, str, dict[str, object]]] = [
         ("ProduceOne", "one message a request, acks=1", "us_per_request", {"acks": 1, "connections": 16}),
         ("Latency", "end to end at 1,000/s, acks=1", "p99_ms", {"acks": 1}),
     ]
     for load, title, figure, arguments in loads:
-        alone, asked, count = measure_asked(plan, load, **arguments)
-        lines.append(Line(f"{title}, nobody asks for metrics", alone))
-        for pace, (measured, scraper) in asked.items():
-            ratio = measured[figure] / alone[figure]
+        measured, scrapers, count = measure_scrapes(plan, load, **arguments)
+        lines.append(Line(f"{title}, no scrapes", measured[""]))
+        for interval, scraper in scrapers.items():
+            ratio = measured[interval][figure] / measured[""][figure]
             page_ms = statistics.median(scraper.seconds) * 1000
             pages = f"pages of {scraper.page_bytes / 1e6:.1f} MB in {page_ms:.0f} ms, {count:,} partitions"
-            figures = {**measured, "metrics_ratio": ratio, "metrics_page_ms": page_ms}
-            lines.append(Line(f"{title}, metrics {pace}", figures, note=f"x{ratio:.2f}; {pages}"))
+            figures = {**measured[interval], "metrics_ratio": ratio, "metrics_page_ms": page_ms}
+            lines.append(Line(f"{title}, scraped {interval}", figures, note=f"x{ratio:.2f}; {pages}"))
     return lines
 
 
 def rights(plan: Plan) -> list[Line]:
-    """Producing and fetching while nobody is asked whether they may, and while everybody is."""
+    """Producing and fetching without authorization, and with it."""
     lines = []
-    for title, _, without, with_rights, ratio in measure_rights(plan, FETCH_BATCHES_QUICK):
-        lines.append(Line(f"{title}, no rights asked", without))
+    for title, without, with_rights, ratio in measure_rights(plan, FETCH_BATCHES_QUICK):
+        lines.append(Line(f"{title}, no authorization", without))
         note = f"x{ratio:.2f} CPU a request"
-        lines.append(Line(f"{title}, rights asked", {**with_rights, "rights_ratio": ratio}, note=note))
+        lines.append(Line(f"{title}, authorized", {**with_rights, "rights_ratio": ratio}, note=note))
     return lines
 
 
@@ -190,7 +190,7 @@ def floor(plan: Plan) -> list[Line]:
 
 
 def syncs(plan: Plan) -> list[Line]:
-    """Ways to make an append safe, each beside the first of its size."""
+    """Ways to make an append durable, each compared with the first of its size."""
     lines = []
     found = {(size, way): figures for size, way, figures in measure_syncs(plan)}
     for (size, way), figures in found.items():
@@ -222,7 +222,7 @@ def _latency(acks: int) -> Callable[[Plan], list[Line]]:
     return run
 
 
-# The node by itself.
+# Costs of a node without load.
 
 START_PROTOTYPE: Measured = {"resident_mb": 28.0, "ready_ms": 150.0}
 
@@ -253,7 +253,7 @@ def many_partitions(plan: Plan) -> list[Line]:
 
 
 def _starts_with(count: int, base: int, times: int) -> Iterator[Line]:
-    """After a clean end and after a kill. Each of them is killed as soon as it has answered: nothing was written."""
+    """After a clean stop and after a kill. Nothing was written before."""
     with Node() as node:
         with node.connect() as client:
             client.make_topic("wide", count)
@@ -284,53 +284,42 @@ def idle_connections(plan: Plan) -> list[Line]:
     return [Line(f"{count:,} idle connections", figures, note=f"{each_kb:.1f} KiB each")]
 
 
-# Flatness: the same work with more of everything around it.
+# Flatness: the same work with more partitions or connections.
 
 
-def _flat_lines(steps: Sequence[int], what: str, slices: Sequence[list[Measured]]) -> list[Line]:
-    medians = [medians_of(each) for each in slices]
-    first = medians[0]["us_per_request"]
+def _flat(
+    steps: Sequence[int], what: str, plan: Plan, settings: Callable[[int], dict[str, str]], **load: int
+) -> list[Line]:
+    """A node for each step. `load` has the client's argument that is 1; the other is the step."""
+    with ExitStack() as stack:
+        slices = {}
+        for count in steps:
+            node = stack.enter_context(Node(settings(count)))
+            node.create_topic("flat")
+            arguments = {"connections": count, "partitions": count, **load}
+            slices[f"{count:,}"] = slice_of(
+                node, stack.enter_context(client("ProducePaced", node, topic="flat", **arguments))
+            )
+        medians = medians_in_turn(plan, slices)
+    first = medians[f"{steps[0]:,}"]["us_per_request"]
     lines = []
-    for count, figures in zip(steps, medians, strict=True):
+    for count, figures in medians.items():
         ratio = figures["us_per_request"] / first
-        lines.append(Line(f"{count:,} {what}", {**figures, "flat_ratio": ratio}, note=f"x{ratio:.2f} of {steps[0]}"))
+        lines.append(Line(f"{count} {what}", {**figures, "flat_ratio": ratio}, note=f"x{ratio:.2f} of {steps[0]}"))
     return lines
 
 
 def flat_partitions(plan: Plan) -> list[Line]:
-    """A node for each number of partitions; slices take turns, so that a noisy moment hits all alike."""
     steps = PARTITION_STEPS_QUICK if plan.quick else PARTITION_STEPS
-    slices: list[list[Measured]] = [[] for _ in steps]
-    with ExitStack() as stack:
-        pairs = []
-        for count in steps:
-            node = stack.enter_context(Node({"num.partitions": str(count)}))
-            node.create_topic("flat")
-            arguments: dict[str, object] = {"topic": "flat", "connections": 1, "partitions": count}
-            pairs.append((node, stack.enter_context(client("ProducePaced", node, **arguments))))
-        for _ in range(plan.slices):
-            for place, (node, started) in enumerate(pairs):
-                slices[place].append(one_slice(node, started, plan.slice_seconds))
-    return _flat_lines(steps, "partitions in turn", slices)
+    return _flat(steps, "partitions in turn", plan, lambda count: {"num.partitions": str(count)}, connections=1)
 
 
 def flat_connections(plan: Plan) -> list[Line]:
-    slices: list[list[Measured]] = [[] for _ in CONNECTION_STEPS]
-    with ExitStack() as stack:
-        pairs = []
-        for count in CONNECTION_STEPS:
-            node = stack.enter_context(Node())
-            node.create_topic("flat")
-            arguments: dict[str, object] = {"topic": "flat", "connections": count, "partitions": 1}
-            pairs.append((node, stack.enter_context(client("ProducePaced", node, **arguments))))
-        for _ in range(plan.slices):
-            for place, (node, started) in enumerate(pairs):
-                slices[place].append(one_slice(node, started, plan.slice_seconds))
-    return _flat_lines(CONNECTION_STEPS, "connections in turn", slices)
+    return _flat(CONNECTION_STEPS, "connections in turn", plan, lambda _: {}, partitions=1)
 
 
 def rebalance(plan: Plan) -> list[Line]:
-    """One line for each way of sharing out; the worst of all restarts counts."""
+    """One line per assignor, with the worst of all restarts."""
     lines = []
     for kind, title in TITLES.items():
         restarts = measure_kind(kind, plan)
@@ -341,7 +330,7 @@ def rebalance(plan: Plan) -> list[Line]:
 
 
 def spark(plan: Plan) -> list[Line]:
-    """In and out of Spark; the processor's time is that of Spark with all its processes."""
+    """Reading and writing with Spark; the CPU time is that of all of Spark's processes."""
     try:
         found = list(measure_ways(plan))
     except LeftOut as reason:
@@ -359,7 +348,7 @@ def spark(plan: Plan) -> list[Line]:
 
 
 def values(plan: Plan) -> list[Line]:
-    """Values into columns for Spark; both ways of each format, and their ratio."""
+    """Values into columns for Spark, with the compiled reader and without it."""
     try:
         found = {(kind, way): figures for kind, way, figures in measure_values(plan)}
     except LeftOut as reason:
@@ -373,7 +362,7 @@ def values(plan: Plan) -> list[Line]:
 
 
 def loop(plan: Plan) -> list[Line]:
-    """How long a second connection waits while the node does something large."""
+    """How long a second connection waits during a large operation."""
     return [Line(each.title, {"longest_ms": each.longest_ms}, note=each.note) for each in measure_stalls(plan)]
 
 
@@ -381,7 +370,7 @@ def loop(plan: Plan) -> list[Line]:
 
 
 def _replicated(load: str, value_bytes: int, title: str) -> Callable[[Plan], list[Line]]:
-    """All nodes on this machine: they share its cores with the client."""
+    """All nodes and the client share this machine."""
 
     def run(plan: Plan) -> list[Line]:
         try:
@@ -452,7 +441,7 @@ def cores(plan: Plan) -> list[Line]:
 
 
 def cores_kill(plan: Plan) -> list[Line]:
-    """How long a core is away whose process is killed."""
+    """How long a core is unavailable after its process is killed."""
     lines = []
     for core, outages in measure_core_outages(plan).items():
         figures = {"outage_ms": statistics.median(outages), "outage_max_ms": max(outages)}
@@ -463,7 +452,7 @@ def cores_kill(plan: Plan) -> list[Line]:
 
 
 def clients(plan: Plan) -> list[Line]:
-    """Client libraries beside each other, first those that send and then those that read."""
+    """Client libraries compared, first for sending and then for reading."""
     lines = []
     for title, found, ratio in measure_clients(plan):
         if isinstance(found, str):
@@ -474,7 +463,7 @@ def clients(plan: Plan) -> list[Line]:
 
 
 def failover(plan: Plan) -> list[Line]:
-    """How long writes stand still; of all trials, the median and the 99th of a hundred."""
+    """How long writes stall: the median and the 99th percentile of all trials."""
     lines = []
     for scenario, outages in measure_outages(plan):
         figures: Measured = {}
@@ -487,7 +476,7 @@ def failover(plan: Plan) -> list[Line]:
 
 
 def scale(plan: Plan) -> list[Line]:
-    """Where the loops of three nodes with ten thousand partitions stand still."""
+    """What blocks the event loops of three nodes with ten thousand partitions."""
     lines = []
     for busy in measure_scale(plan):
         figures: Measured = {
@@ -503,7 +492,7 @@ def scale(plan: Plan) -> list[Line]:
 
 
 def seeds(plan: Plan) -> list[Line]:
-    """How many simulated runs a core gets through in an hour."""
+    """The number of simulated runs per hour of one core."""
     return [
         Line(f"simulated: {title}", {"seeds_per_hour": count}, note=f"{count:,.0f} seeds an hour of one core")
         for title, count in measure_seeds(plan.slices * plan.slice_seconds)

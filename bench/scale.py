@@ -1,8 +1,8 @@
-"""Three nodes with ten thousand partitions of three replicas: how long their loops stand still, and what it costs.
+"""Three nodes with ten thousand partitions of three replicas: what blocks their event loops, and CPU costs.
 
-Each node watches its own loop (`bench.turns`): the longest turn in processor time is its own doing, the longest in
-time is what another client may wait, for which a shared machine has its own part. `python -m bench.scale [COUNT]`
-also tells what the longest turns did.
+Each node measures its own loop (`bench.turns`). The longest turn in CPU time is the node's doing; the longest in wall
+time is what another client may wait, including the effects of other processes. `python -m bench.scale [COUNT]` also
+prints the stacks of the longest turns.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ State = dict[str, Any]
 
 @dataclass(slots=True)
 class Busy:
-    """What the cluster did with something: the worst node of each figure, and the processor time of all."""
+    """The figures of one operation: the worst node of each, and the CPU time of all."""
 
     title: str
     seconds: float = 0.0
@@ -49,7 +49,7 @@ class Busy:
 
 
 class WatchedNode(Node):
-    """A node that tells of its longest turn."""
+    """A node that reports its longest turn."""
 
     def words(self, folder: str) -> list[str]:
         texts = {"data.folder": folder, "listen": f"{HOST}:{self.port}", **self.settings}
@@ -63,7 +63,7 @@ class WatchedNode(Node):
         return self._process is not None and self._process.poll() is None
 
     def look(self) -> State:
-        """What was longest since the last time, and what it knows now."""
+        """Its longest turn since the last call, and its state."""
         process = self._process
         if process is None or process.poll() is not None:
             return {}
@@ -75,19 +75,19 @@ class WatchedNode(Node):
         return dict(json.loads(line)) if line else {}
 
     def stop_soon(self) -> None:
-        """Ask it to end; then `stop` waits."""
+        """Request a stop; `stop` waits for it."""
         assert self._process is not None
         self._process.terminate()
 
 
 class Watch:
-    """The figures of one thing that the cluster is busy with."""
+    """Measures operations of the cluster."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = [cast("WatchedNode", each) for each in nodes.nodes.values()]
 
     def states(self, busy: Busy | None = None) -> list[State]:
-        """Of those who run; what they did since the last time counts for `busy`."""
+        """The states of running nodes; their turns since the last call are added to `busy`."""
         found = [state for node in self._nodes if (state := node.look())]
         for state in found if busy is not None else ():
             assert busy is not None
@@ -99,7 +99,7 @@ class Watch:
         return found
 
     def over(self, title: str, work: Callable[[], object], *until: Callable[[State], bool], of: int = 0) -> Busy:
-        """Do it, and wait until it holds of `of` nodes, all of them if none are named."""
+        """Start an operation, and wait until the conditions hold on `of` nodes (0: on all)."""
         busy = Busy(title)
         self.states()
         before = {node: node.cpu_seconds() for node in self._nodes if node.is_running}
@@ -125,7 +125,7 @@ def measure_scale(plan: Plan, partitions: int = 0) -> Iterator[Busy]:
     count = partitions or (PARTITIONS_QUICK if plan.quick else PARTITIONS)
 
     def is_there(state: State) -> bool:
-        """All partitions, all of them led, on this node, too, and every replica in sync."""
+        """Whether all partitions are open and led, and all replicas in sync."""
         return state["open"] == sum(state["led"].values()) == count and state["in_sync"] == REPLICAS * count
 
     with Nodes(3, {"auto.leader.rebalance.enable": "false"}, WatchedNode) as nodes:
@@ -138,7 +138,7 @@ def measure_scale(plan: Plan, partitions: int = 0) -> Iterator[Busy]:
             leader = watch.states()[0]["controller"]
             return cast("WatchedNode", next(node for number, node in nodes.nodes.items() if number != leader))
 
-        # A request that is sent on is given up after half a minute, and so much takes longer on a busy machine.
+        # Forwarded requests time out after 30 s, and these take longer on a busy machine.
         with controller().connect() as client:
             client.socket.settimeout(WAIT_SECONDS_MAX)
             create = f"create {count:,} partitions, "
@@ -165,7 +165,7 @@ def _lost(
     number = node.settings["node.id"]
 
     def is_led(state: State) -> bool:
-        """By others."""
+        """Whether other nodes lead all partitions."""
         return state["led"].keys().isdisjoint({number, "-1"}) and state["controller"] not in (-1, int(number))
 
     yield watch.over(f"{title}, until others lead", lambda: end(node), is_led, of=2)

@@ -1,7 +1,7 @@
-"""How many simulated runs one core gets through: of the pure machines, and of whole clusters of three and five nodes.
+"""The number of simulated runs per core and hour: of the pure state machines, and of whole clusters.
 
-Processor time of this process, so that a busy machine disturbs little. The runs are those of `tests/campaigns`, from
-a fixed seed on, so that two versions play the same plans; a run that fails ends the measurement.
+Based on the CPU time of this process. The runs are those of `tests/campaigns` from a fixed seed on, so that two
+versions run the same plans; a failing run ends the measurement.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _runs_an_hour(run: Callable[[int], object], seconds: float) -> float:
 
 
 def measure_seeds(seconds: float) -> Iterator[tuple[str, float]]:
-    """What ran, and how many of it an hour."""
+    """Each kind of run, and its number per hour."""
     gc.collect()
     gc.freeze()
     try:

@@ -1,4 +1,4 @@
-"""Rows a second through Spark, in and out, each beside what Spark itself can do at most in the same run."""
+"""Rows per second into and out of Spark, compared with the most that Spark itself reaches in the same run."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ import psutil  # type: ignore[import-untyped]
 from bench import raw
 from bench.jars import NoJars, fetched
 from bench.line import LeftOut
-from bench.measure import Plan, per_unit
+from bench.measure import Plan, Slice, medians_in_turn, per_unit
 from bench.node import Node
-from bench.noise import Measured, medians_of
+from bench.noise import Measured
+from bench.volume import fill
 
 VALUE_BYTES = 100
 PARTITIONS = 2
 ROWS = 2_000_000
 ROWS_QUICK = 400_000
 SLOWER = 10
-"""So many times fewer rows where Spark is known to be slow."""
+"""The divisor of the number of rows for slow paths."""
 
 TOPIC, TARGET = "rows", "written"
 READ_CEILING = "Spark reads: Arrow batches that are ready"
@@ -53,7 +54,7 @@ class Way:
 
 
 class SparkProcess:
-    """The child with its session, and what it costs with all that it has started."""
+    """The process with the Spark session; costs include all of its children."""
 
     def __init__(self, settings: dict[str, str], log_path: Path) -> None:
         self._log_path = log_path
@@ -75,7 +76,7 @@ class SparkProcess:
             raise
 
     def do(self, way: Way, rows: int) -> Measured:
-        """Seconds and processor seconds of one job."""
+        """Run one job; its time and CPU time."""
         before, _ = self._spent()
         words = {"do": way.verb, "kind": way.kind, "options": way.options, "rows": rows}
         assert self._process.stdin is not None
@@ -98,7 +99,7 @@ class SparkProcess:
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            # Spark's launcher also has things to say here.
+            # Spark's launcher prints here, too.
             if line.startswith("{"):
                 told: dict[str, Any] = json.loads(line)
                 if "failed" in told:
@@ -107,7 +108,7 @@ class SparkProcess:
         raise RuntimeError(f"Spark ended early: {self._log_path.read_text(errors='replace')[-2000:]}")
 
     def _spent(self) -> tuple[float, int]:
-        """Processor seconds and memory of the driver, the virtual machine and every Python worker."""
+        """CPU seconds and memory of the driver, the virtual machine and every Python worker."""
         seconds, resident = 0.0, 0
         for each in (self._facts, *self._facts.children(recursive=True)):
             try:
@@ -115,13 +116,13 @@ class SparkProcess:
                 resident += each.memory_info().rss
             except psutil.NoSuchProcess:
                 continue
-            # A worker that has ended counts with the one who started it.
+            # A worker that has exited is included in its parent's times.
             seconds += times.user + times.system + times.children_user + times.children_system
         return seconds, resident
 
 
 def connector() -> list[str]:
-    """The archives of Spark's own connector, or none where they cannot be had."""
+    """The archives of Spark's own connector; empty if they are not available."""
     try:
         return [str(path) for path in fetched("connector")]
     except NoJars:
@@ -150,19 +151,12 @@ def spark(archives: list[str]) -> Iterator[SparkProcess]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def fill(node: Node, rows: int) -> int:
-    """At least so many rows in both partitions; how many there are."""
-    node.create_topic(TOPIC)
+def fill_topics(node: Node, rows: int) -> int:
+    """Write at least this many rows to both partitions; the number of rows."""
     node.create_topic(TARGET)
-    records, count = raw.full_batch(VALUE_BYTES)
-    written = 0
-    with node.connect() as writer:
-        while written < rows:
-            for partition in range(PARTITIONS):
-                writer.send(raw.produce_frame(TOPIC, partition, records, raw.ACKS_LEADER))
-                raw.check_produced(writer.receive())
-                written += count
-    return written
+    _, count = raw.full_batch(VALUE_BYTES)
+    batches = -(-rows // (count * PARTITIONS))
+    return sum(fill(node, TOPIC, batches, VALUE_BYTES, partition) for partition in range(PARTITIONS))
 
 
 def ways_of(node: Node, rows: int, table: Path, with_connector: bool) -> list[Way]:
@@ -193,26 +187,30 @@ def ways_of(node: Node, rows: int, table: Path, with_connector: bool) -> list[Wa
 
 
 def measure_ways(plan: Plan) -> Iterator[tuple[Way, Measured]]:
-    """Every way with its medians; slices take turns, so that a noisy moment hits all alike."""
+    """Every path with its medians."""
     archives = connector()
     with (
         Node({"num.partitions": str(PARTITIONS)}) as node,
         tempfile.TemporaryDirectory(prefix="millpond-bench-lake-") as folder,
         spark(archives) as process,
     ):
-        rows = fill(node, ROWS_QUICK if plan.quick else ROWS)
+        rows = fill_topics(node, ROWS_QUICK if plan.quick else ROWS)
         ways = ways_of(node, rows, Path(folder) / "table", bool(archives))
-        slices: list[list[Measured]] = [[] for _ in ways]
         for way in ways:
             if way.verb == "read":
                 process.do(replace(way, verb="count"), way.rows)
-        # The virtual machine compiles what it has seen often enough.
+        # Warm up: the virtual machine compiles code after a while.
         for way in ways * (1 if plan.quick else 2):
             process.do(way, way.rows)
-        for _ in range(plan.slices):
-            for place, way in enumerate(ways):
-                before = node.cpu_seconds()
-                found = process.do(way, way.rows)
-                found["node_cpu_s_per_million"] = (node.cpu_seconds() - before) / way.rows * 1e6
-                slices[place].append(found)
-    yield from zip(ways, map(medians_of, slices), strict=True)
+        found = medians_in_turn(plan, {way.title: _slice(process, node, way) for way in ways})
+    yield from ((way, found[way.title]) for way in ways)
+
+
+def _slice(process: SparkProcess, node: Node, way: Way) -> Slice:
+    def run(_: float) -> Measured:
+        before = node.cpu_seconds()
+        figures = process.do(way, way.rows)
+        figures["node_cpu_s_per_million"] = (node.cpu_seconds() - before) / way.rows * 1e6
+        return figures
+
+    return run

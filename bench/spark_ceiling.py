@@ -1,4 +1,4 @@
-"""What Spark can take and give at most: a source that has its rows ready, and a sink that throws them away."""
+"""The most that Spark can read and write: a source with prepared rows, and a sink that discards rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 BATCH_ROWS = 32 << 10
-"""As many as the topic's source hands over at once."""
+"""The batch size of the topic's source."""
 
 PARTITIONS = 2
 VALUE_BYTES = 100
@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 
 
 class Ceiling(DataSource):
-    """`rows` in all; `shape` is arrow, or tuples for what Python code usually hands over."""
+    """`rows` in total; `shape` is arrow, or tuples as in ordinary Python sources."""
 
     @classmethod
     def name(cls) -> str:

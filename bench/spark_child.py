@@ -1,4 +1,4 @@
-"""A Spark session in a process of its own that reads and writes as it is told, and says how long each took."""
+"""A Spark session in a separate process, which runs the jobs that it reads from standard input."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def session_of(settings: dict[str, str]) -> Any:
 
 
 def read(session: Any, kind: str, options: dict[str, str], rows: int) -> None:
-    """All rows of the source into nothing."""
+    """Read all rows of the source and discard them."""
     session.read.format(kind).options(**options).load().write.format("noop").mode("overwrite").save()
 
 
 def count(session: Any, kind: str, options: dict[str, str], rows: int) -> None:
-    """The source must have every row: one that leaves some out would look fast."""
+    """Check that the source returns every row: a source that omits some would look fast."""
     found = session.read.format(kind).options(**options).load().selectExpr("count(value)").first()[0]
     if found != rows:
         raise ValueError(f"{kind} has {found:,} of {rows:,} rows")
 
 
 def write(session: Any, kind: str, options: dict[str, str], rows: int) -> None:
-    """So many rows that cost next to nothing to make."""
+    """Write this many rows, which cost almost nothing to create."""
     if kind == "millpond_delta":
         shutil.rmtree(options["path"], ignore_errors=True)
     frame = session.range(0, rows, 1, PARTITIONS).selectExpr(f"cast(rpad('', {VALUE_BYTES}, 'v') as binary) as value")

@@ -1,8 +1,8 @@
-"""What a sync costs by how the file was made ready for it: in turns, slice by slice, each slice in a file of its own.
+"""The cost of a sync by how the file was prepared: alternately, slice by slice, each slice in a separate file.
 
-A wait is that of the append and the sync together, because with O_DSYNC they are one call. The processor's time is
-that of this process, not of the kernel's own threads. `sync_file_range` is left out: it writes no metadata and does
-not empty the drive's cache, so that what it was called for does not survive a power cut.
+A wait includes the append and the sync, because with O_DSYNC they are one call. The CPU time is that of this process,
+without kernel threads. `sync_file_range` is left out: it writes no metadata and does not flush the drive's cache, so
+its data does not survive a power cut.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ APPEND_BYTES = (200, 4 << 10, 64 << 10)
 SYNCS_MIN = 20
 SYNCS_MAX = 1000
 ROOM_BYTES_MAX = 32 << 20
-"""Of one slice, so that a file that is made ready before has room for it."""
+"""The most bytes of one slice, for which a prepared file has room."""
 
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 
@@ -38,17 +38,17 @@ class Way(StrEnum):
 
 
 def measure_syncs(plan: Plan, folder: str | None = None) -> Iterator[tuple[int, Way, Measured]]:
-    """Bytes of an append, way and figures; all ways of one size after each other."""
+    """Size of an append, method and figures; all methods of one size in sequence."""
     if not hasattr(os, "posix_fallocate") or not hasattr(os, "O_DSYNC"):
         raise LeftOut("this system cannot reserve blocks, or has no O_DSYNC")
     runs = [(size, way) for size in APPEND_BYTES for way in Way]
     slices: list[list[Measured]] = [[] for _ in runs]
-    # Files are removed at the end: some systems tell the drive of every block that is free again.
+    # Files are removed at the end: some systems discard freed blocks at once.
     with tempfile.TemporaryDirectory(prefix="millpond-bench-", dir=folder) as own:
         if (kind := file_system_of(own)) in IN_MEMORY:
             raise LeftOut(f"{own} is {kind}, which no sync makes safe; TMPDIR names another folder")
         places = list(range(len(runs)))
-        # All are made ready first: drives that were just written to a lot are slow for a while.
+        # All are prepared first: drives are slow for a while after many writes.
         for turn in range(plan.slices):
             for place in places:
                 _make_ready(_path(own, place, turn), *runs[place])
@@ -60,10 +60,10 @@ def measure_syncs(plan: Plan, folder: str | None = None) -> Iterator[tuple[int, 
 
 
 def file_system_of(path: str) -> str:
-    """The kind of file system that holds it: ext4, xfs, …"""
+    """The file system of a path: ext4, xfs, …"""
     real = Path(path).resolve()
     mounts = [(each.mountpoint, each.fstype) for each in psutil.disk_partitions(all=True)]
-    # Of two on one folder the later hides the earlier.
+    # A later mount on the same folder hides the earlier.
     _, _, kind = max(
         (len(point), number, kind) for number, (point, kind) in enumerate(mounts) if real.is_relative_to(point)
     )
@@ -79,7 +79,7 @@ def _syncs_max(size: int) -> int:
 
 
 def _make_ready(path: Path, size: int, way: Way) -> None:
-    """A file with nothing left to sync but what will be written."""
+    """Prepare a file in which only the data to be written remains to be synced."""
     room = size * _syncs_max(size)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

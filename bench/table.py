@@ -1,19 +1,21 @@
-"""The figures of a run as one table, for people and as JSON."""
+"""The figures of a run as tables and as JSON."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from bench.crowd import HEARTBEAT_MS
 from bench.line import Line
 from bench.noise import MORE_IS_BETTER, Measured
+from bench.rebalance import MEMBERS, PARTITIONS
 
 AIM = 0.5
-"""No worse than half as fast as the prototype."""
+"""At least half as fast as the prototype."""
 
 UNITS = {
     "messages_per_s": "msg/s",
@@ -30,12 +32,12 @@ UNITS = {
 
 
 def speed_ratio(name: str, ours: float, prototype: float) -> float:
-    """How fast or thrifty we are beside the prototype: 1 is equal, 2 twice as good, 0.5 half."""
+    """Our speed or economy relative to the prototype: 2 is twice as good, 0.5 half."""
     return ours / prototype if name in MORE_IS_BETTER else prototype / ours
 
 
 def short(value: float | None) -> str:
-    """A figure in three digits or so."""
+    """A figure with about three digits."""
     if value is None:
         return ""
     for size, letter in ((1e6, "M"), (1e4, "k")):
@@ -53,15 +55,15 @@ def latency_text(figures: Measured) -> str:
 
 
 def _beside_prototype(line: Line) -> Text:
-    """The prototype's figures, each with how we compare."""
-    told = Text()
+    """The prototype's figures, each with our ratio."""
+    text = Text()
     for name, prototype in line.prototype.items():
-        told.append("  " if told else "")
-        told.append(f"{short(prototype)} {UNITS[name]}")
+        text.append("  " if text else "")
+        text.append(f"{short(prototype)} {UNITS[name]}")
         if name in line.figures:
             ratio = speed_ratio(name, line.figures[name], prototype)
-            told.append(f" x{ratio:.2f}", style="bold green" if ratio >= AIM else "bold red")
-    return told
+            text.append(f" x{ratio:.2f}", style="bold green" if ratio >= AIM else "bold red")
+    return text
 
 
 def table_of(lines: list[Line], title: str) -> Table:
@@ -92,82 +94,72 @@ def table_of(lines: list[Line], title: str) -> Table:
     return table
 
 
-def is_rebalance(line: Line) -> bool:
-    return "stable_ms" in line.figures
+@dataclass(frozen=True, slots=True)
+class Special:
+    """A separate table for lines that have the first of these figures."""
+
+    title: str
+    first: str
+    columns: tuple[tuple[str, str], ...]
+    """Figure and heading."""
+    digits: int = 0
+
+    def has(self, line: Line) -> bool:
+        return self.columns[0][0] in line.figures
+
+    def table(self, lines: list[Line], title: str) -> Table:
+        table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column(self.first, no_wrap=True)
+        for _, heading in self.columns:
+            table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column("note", no_wrap=True)
+        for line in lines:
+            figures = (f"{line.figures[name]:,.{self.digits}f}" for name, _ in self.columns)
+            table.add_row(line.title, *figures, line.note)
+        return table
 
 
-def rebalance_table_of(lines: list[Line], title: str) -> Table:
-    """How long partitions stand still while a member is restarted."""
-    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("how partitions are shared out", no_wrap=True)
-    for heading in (
-        "moved\npartitions",
-        "longest pause of\nthose, ms",
-        "longest pause of\nothers, ms",
-        "stable\nafter ms",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("note", no_wrap=True)
-    for line in lines:
-        names = ("moved", "moved_pause_ms", "kept_pause_ms", "stable_ms")
-        table.add_row(line.title, *(_whole(line.figures[name]) for name in names), line.note)
-    return table
-
-
-def is_stall(line: Line) -> bool:
-    return "longest_ms" in line.figures
-
-
-def stall_table_of(lines: list[Line], title: str) -> Table:
-    """How long one client keeps another waiting."""
-    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("while the node has to do with", no_wrap=True)
-    table.add_column("longest round trip\nof another client, ms", justify="right", no_wrap=True)
-    table.add_column("note", no_wrap=True)
-    for line in lines:
-        table.add_row(line.title, f"{line.figures['longest_ms']:,.1f}", line.note)
-    return table
-
-
-def is_busy(line: Line) -> bool:
-    return "turn_cpu_ms" in line.figures
-
-
-def busy_table_of(lines: list[Line], title: str) -> Table:
-    """What a large cluster is busy with, and how long its loops stand still meanwhile."""
-    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("while three nodes have to do with", no_wrap=True)
-    for heading in (
-        "over after\ns",
-        "longest turn,\nCPU ms",
-        "longest turn,\nms",
-        "turns of more\nthan 50 CPU ms",
-        "longest garbage\ncollection, ms",
-        "CPU of all nodes\ns",
-    ):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for line in lines:
-        names = ("turn_cpu_ms", "turn_wall_ms", "long_turns", "gc_ms")
-        seconds, cpu_seconds = (f"{line.figures[name]:,.1f}" for name in ("seconds", "cpu_seconds"))
-        table.add_row(line.title, seconds, *(_whole(line.figures[name]) for name in names), cpu_seconds)
-    return table
-
-
-def is_outage(line: Line) -> bool:
-    return "moved_p50_ms" in line.figures
-
-
-def outage_table_of(lines: list[Line], title: str) -> Table:
-    """How long a partition takes no writes."""
-    table = Table(title=title, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("what happens to one node of three", no_wrap=True)
-    for heading in ("its partitions\np50, ms", "\np99, ms", "the others\np50, ms", "\np99, ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("note", no_wrap=True)
-    for line in lines:
-        names = ("moved_p50_ms", "moved_p99_ms", "others_p50_ms", "others_p99_ms")
-        table.add_row(line.title, *(_whole(line.figures[name]) for name in names), line.note)
-    return table
+SPECIAL = (
+    Special(
+        f"one of {MEMBERS} consumers of {PARTITIONS} partitions is restarted, a heartbeat every {HEARTBEAT_MS} ms",
+        "assignor",
+        (
+            ("moved", "moved\npartitions"),
+            ("moved_pause_ms", "longest pause of\nthose, ms"),
+            ("kept_pause_ms", "longest pause of\nothers, ms"),
+            ("stable_ms", "stable\nafter ms"),
+        ),
+    ),
+    Special(
+        "how long writes stall (the longest time between two acknowledgements of a partition)",
+        "event on one node of three",
+        (
+            ("moved_p50_ms", "its partitions\np50, ms"),
+            ("moved_p99_ms", "\np99, ms"),
+            ("others_p50_ms", "the others\np50, ms"),
+            ("others_p99_ms", "\np99, ms"),
+        ),
+    ),
+    Special(
+        "three nodes with many partitions of three replicas",
+        "operation",
+        (
+            ("turn_cpu_ms", "longest turn,\nCPU ms"),
+            ("turn_wall_ms", "longest turn,\nms"),
+            ("long_turns", "turns of more\nthan 50 CPU ms"),
+            ("gc_ms", "longest garbage\ncollection, ms"),
+            ("seconds", "took\ns"),
+            ("cpu_seconds", "CPU of all nodes\ns"),
+        ),
+        digits=1,
+    ),
+    Special(
+        "how long the event loop is blocked",
+        "operation",
+        (("longest_ms", "longest round trip\nof another client, ms"),),
+        digits=1,
+    ),
+)
 
 
 def _whole(value: float | None, times: float = 1) -> str:

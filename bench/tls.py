@@ -1,4 +1,4 @@
-"""What TLS costs: the same loads by the clear listener and by the encrypted one, in turns, against two nodes."""
+"""The cost of TLS: the same loads, alternately, against a node without TLS and one with it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import raw
-from bench.measure import Plan, client, one_slice
+from bench.measure import Plan, client, medians_in_turn, slice_of
 from bench.node import HOST, Node
-from bench.noise import Measured, medians_of
+from bench.noise import Measured
+from bench.volume import fill
 
 TOPIC = "bulk"
 BATCHES = 100
@@ -22,7 +22,7 @@ LOADS: tuple[tuple[str, str, dict[str, object]], ...] = (
 
 
 def certificates(folder: Path) -> tuple[dict[str, str], str]:
-    """The settings of a node that speaks TLS, and whom its clients believe."""
+    """The settings of a node with TLS, and the authority that its clients trust."""
     from millpond.node.authority import Authority
 
     authority = Authority.create(folder)
@@ -31,32 +31,18 @@ def certificates(folder: Path) -> tuple[dict[str, str], str]:
     return settings, str(authority.path)
 
 
-def fill(node: Node) -> None:
-    node.create_topic(TOPIC)
-    records, _ = raw.full_batch(100)
-    frame = raw.produce_frame(TOPIC, 0, records, raw.ACKS_LEADER)
-    with node.connect() as writer:
-        for _ in range(BATCHES):
-            writer.send(frame)
-            raw.check_produced(writer.receive())
-
-
 def measure_tls(plan: Plan) -> Iterator[tuple[str, Measured, Measured]]:
-    """Each load: its title, in the clear, and by TLS."""
+    """Each load: its title, its figures without TLS, and with it."""
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as folder:
         settings, authority = certificates(Path(folder))
         for title, load, arguments in LOADS:
             with ExitStack() as stack:
-                pairs = []
-                for texts, believed in (({}, ""), (settings, authority)):
-                    node = stack.enter_context(Node(texts, authority=believed))
-                    fill(node)
+                slices = {}
+                for name, texts, trusted in (("clear", {}, ""), ("tls", settings, authority)):
+                    node = stack.enter_context(Node(texts, authority=trusted))
+                    fill(node, TOPIC, BATCHES, 100)
                     bounds = {"bytes_max": plan.bytes_max // 4} if load == "ProduceLarge" else {}
-                    how = {"topic": TOPIC, "authority": believed, **arguments, **bounds}
-                    pairs.append((node, stack.enter_context(client(load, node, **how))))
-                slices: tuple[list[Measured], list[Measured]] = ([], [])
-                # In turns, so that a noisy moment hits both alike.
-                for _ in range(plan.slices):
-                    for (node, started), found in zip(pairs, slices, strict=True):
-                        found.append(one_slice(node, started, plan.slice_seconds))
-            yield title, medians_of(slices[0]), medians_of(slices[1])
+                    options = {"topic": TOPIC, "authority": trusted, **arguments, **bounds}
+                    slices[name] = slice_of(node, stack.enter_context(client(load, node, **options)))
+                medians = medians_in_turn(plan, slices)
+            yield title, medians["clear"], medians["tls"]

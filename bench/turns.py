@@ -1,10 +1,9 @@
-"""`python -m bench.turns name=value …`: a node that watches its own loop and tells the longest turn and what it did.
+"""`python -m bench.turns name=value …`: a node that reports the longest turn of its event loop.
 
-A timer that fires every millisecond shows how much processor time the loop's thread spent since it fired last, and
-how much time passed: the first is the node's own doing, the second is what everybody else waited, which on a machine
-that is shared is more. While a turn is long another thread looks again and again what the loop is doing. A line on
-standard input asks for what was longest since the last one, as one line of JSON, together with what the node knows of
-the cluster: to ask for that over the wire would be a long turn by itself.
+A timer that fires every millisecond compares the CPU time of the loop's thread and the wall time since it fired last:
+the first is the node's doing, the second is what clients waited. During a long turn another thread samples the stack
+of the loop. A line on standard input requests the longest turn since the last one, as one line of JSON, with the
+node's view of the cluster: a request over the wire would be a long turn itself.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from millpond.node.journal import LineJournal
 TICK_SECONDS = 0.001
 LOOK_SECONDS = 0.004
 LONG_SECONDS = 0.02
-"""From so long on it is noted what a turn does."""
+"""Turns longer than this are sampled."""
 
 LONG_CPU_MS = 50
 FRAMES = 12
@@ -35,7 +34,7 @@ STACKS = 4
 
 
 class Turns:
-    """What the loop of this process does at a time. `begin` on the loop."""
+    """Measures the turns of this process's event loop. Call `begin` on the loop."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -47,7 +46,7 @@ class Turns:
         self._collecting = 0.0
         self._worst = self._nothing()
         self.broker: Broker | None = None
-        """Once it is ready."""
+        """Set once it is ready."""
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         gc.callbacks.append(self._on_collection)
@@ -104,12 +103,12 @@ class Turns:
 
 
 def _state_of(broker: Broker | None) -> dict[str, Any]:
-    """How many replicas are in sync, how many partitions each node leads, and how many are open here."""
+    """The number of replicas in sync, of partitions led by each node, and of partitions open here."""
     while broker is not None:
         try:
             partitions = [each for topic in list(broker.image.topics.values()) for each in list(topic.partitions)]
         except RuntimeError:
-            # The loop has changed them meanwhile.
+            # The loop changed them meanwhile.
             continue
         return {
             "in_sync": sum(len(each.isr) for each in partitions),
@@ -121,7 +120,7 @@ def _state_of(broker: Broker | None) -> dict[str, Any]:
 
 
 def _stack_of(frame: FrameType) -> str:
-    """The innermost frames, innermost first."""
+    """The innermost frames, in that order."""
     names = []
     at: FrameType | None = frame
     while at is not None and len(names) < FRAMES:
@@ -137,7 +136,7 @@ def main() -> None:
 
     def watched_loop() -> asyncio.AbstractEventLoop:
         loop = new_loop()
-        # Not before the loop runs: how long a start takes is another figure.
+        # Only once the loop runs: the start is a separate measurement.
         loop.call_soon(turns.begin, loop)
         return loop
 

@@ -1,6 +1,6 @@
-"""Values of JSON and Avro into columns for Spark, on one core, without Spark: by the compiled reader and without it.
+"""Values of JSON and Avro into columns for Spark, in this process: with the compiled reader and without it.
 
-An order of eight fields, one of them a struct of three. Slices take turns, so that a noisy moment hits all alike.
+A value is an order of eight fields, one of them a struct of three.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.line import LeftOut
-from bench.measure import MEGA, Plan
-from bench.noise import Measured, medians_of
+from bench.measure import MEGA, Plan, medians_in_turn
+from bench.noise import Measured
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,13 +106,10 @@ def measure_values(plan: Plan) -> Iterator[tuple[str, str, Measured]]:
         for way in (COMPILED, PLAIN)
     ]
     if any(way == COMPILED and not parser.is_compiled for _, way, parser, _ in runs):
-        raise LeftOut("the compiled room was not built")
-    slices: list[list[Measured]] = [[] for _ in runs]
-    for _ in range(plan.slices):
-        for place, (_, _, parser, values) in enumerate(runs):
-            slices[place].append(_slice(parser, values, plan.slice_seconds))
-    for (kind, way, _, _), found in zip(runs, slices, strict=True):
-        yield kind, way, medians_of(found)
+        raise LeftOut("the compiled kernel was not built")
+    slices = {f"{kind} {way}": partial(_slice, parser, part) for kind, way, parser, part in runs}
+    for (kind, way, _, _), figures in zip(runs, medians_in_turn(plan, slices).values(), strict=True):
+        yield kind, way, figures
 
 
 def _slice(parser: Parser, part: pa.BinaryArray, seconds: float) -> Measured:

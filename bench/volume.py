@@ -1,4 +1,4 @@
-"""Many bytes in a topic, made by full batches, and out of memory again."""
+"""Filling topics with full batches, and dropping files from the page cache."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from bench.node import Node
 IN_FLIGHT = 5
 
 
-def fill(node: Node, topic: str, batches: int, value_bytes: int) -> int:
-    """Write so many full batches; how many messages that is."""
+def fill(node: Node, topic: str, batches: int, value_bytes: int, partition: int = 0) -> int:
+    """Create a topic and write this many full batches to one partition; the number of messages."""
     node.create_topic(topic)
     records, count = raw.full_batch(value_bytes)
-    frame = raw.produce_frame(topic, 0, records, raw.ACKS_LEADER)
+    frame = raw.produce_frame(topic, partition, records, raw.ACKS_LEADER)
     with node.connect() as writer:
-        for place in range(batches):
+        for number in range(batches):
             writer.send(frame)
-            if place >= IN_FLIGHT:
+            if number >= IN_FLIGHT:
                 raw.check_produced(writer.receive())
         for _ in range(min(batches, IN_FLIGHT)):
             raw.check_produced(writer.receive())
@@ -27,17 +27,14 @@ def fill(node: Node, topic: str, batches: int, value_bytes: int) -> int:
 
 
 def forget_pages(folder: str) -> int:
-    """Have the system forget what it holds of all files below a folder: whoever reads them waits for the disk.
-
-    How many bytes they have.
-    """
+    """Drop all files below a folder from the page cache, so that reads wait for the disk; their size in bytes."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(os.path.join(where, name), os.O_RDONLY)
                 try:
-                    # What has not been written yet cannot be forgotten.
+                    # Dirty pages cannot be dropped.
                     os.fdatasync(descriptor)
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
                     total += os.fstat(descriptor).st_size
@@ -47,11 +44,11 @@ def forget_pages(folder: str) -> int:
 
 
 def folder_bytes(folder: str) -> int:
-    """What its files take of the disk."""
+    """The disk space of its files."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
-            # Some are removed meanwhile.
+            # Files may be removed meanwhile.
             with contextlib.suppress(FileNotFoundError):
                 total += os.stat(os.path.join(where, name)).st_blocks * 512
     return total

@@ -1,4 +1,4 @@
-"""Whom we are measured beside: Kafka speaks our protocol and runs our loads; others have small loads of their own."""
+"""The brokers of comparisons. Kafka runs our loads; the others have loads in their own protocols."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from bench.cluster import Nodes
 from bench.cores import CoresNode
 from bench.kafka_node import KafkaNode, KafkaNodes
 from bench.node import Node
-from bench.peers.nats import nats
-from bench.peers.rabbitmq import rabbitmq
-from bench.peers.redis import redis
+from bench.peers.foreign import Foreign
+from bench.peers.nats import NatsNode
+from bench.peers.rabbitmq import RabbitNode
+from bench.peers.redis import RedisNode
 from bench.race import OURS, Contender, KafkaSpeaker
 
 
@@ -24,4 +25,11 @@ KAFKA = KafkaSpeaker(
     "kafka", "Apache Kafka 4.3.1", KafkaNode, lambda settings: KafkaNodes(3, settings), warm_seconds=12.0
 )
 
-PEERS: dict[str, Contender] = {each.name: each for each in (TWO_CORES, KAFKA, redis(), nats(), rabbitmq())}
+_ALL: tuple[Contender, ...] = (
+    TWO_CORES,
+    KAFKA,
+    Foreign("redis", "Redis streams", RedisNode),
+    Foreign("nats", "NATS JetStream", NatsNode),
+    Foreign("rabbitmq", "RabbitMQ streams", RabbitNode),
+)
+PEERS: dict[str, Contender] = {each.name: each for each in _ALL}

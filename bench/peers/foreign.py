@@ -1,4 +1,4 @@
-"""A broker that does not speak Kafka's protocol: its process, and which of our races it can run with which load."""
+"""Brokers that do not speak Kafka's protocol: their processes, and the races that they can run."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from dataclasses import dataclass
 import psutil  # type: ignore[import-untyped]
 
 from bench.line import LeftOut
-from bench.measure import Plan, client, one_slice
+from bench.measure import Plan, Slice, client, slice_of
 from bench.node import HOST, START_SECONDS_MAX, Node, cpu_seconds_of
-from bench.race import WARM_SECONDS, Race, Slice, Way
+from bench.race import WARM_SECONDS, Race, Way
 
 READ_MESSAGES = 300_000
 READ_MESSAGES_QUICK = 50_000
 
 
 class ForeignNode(Node):
-    """Ready when it takes connections; what it costs is what all its processes cost."""
+    """Ready when it accepts connections; costs include all of its processes."""
 
     def _await_answer(self, began: float) -> None:
         assert self._process is not None
         while time.perf_counter() - began < START_SECONDS_MAX:
             if self._process.poll() is not None:
-                raise RuntimeError(f"it ended at once: {self.last_words()}")
+                raise RuntimeError(f"it exited at once: {self.last_words()}")
             try:
                 socket.create_connection((HOST, self.port), timeout=1).close()
                 return
             except OSError:
                 time.sleep(0.02)
-        raise TimeoutError(f"it takes no connections: {self.last_words()}")
+        raise TimeoutError(f"it accepts no connections: {self.last_words()}")
 
     def _pids(self) -> list[int]:
         own = psutil.Process(self.pid)
@@ -47,20 +47,19 @@ class ForeignNode(Node):
 
 
 def program(name: str, package: str) -> str:
-    """Where it is; LeftOut where it is not."""
-    found = shutil.which(name, path=None) or shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/bin")
-    if found is None:
-        raise LeftOut(f"there is no {name} here: apt-get install {package}")
-    return found
+    """The path of an installed program; LeftOut if it is missing."""
+    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/bin")
+    if path is None:
+        raise LeftOut(f"{name} is not installed: apt-get install {package}")
+    return path
 
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """`prefix` begins the names of its loads."""
+    """`name` is also that of the module with its protocol, `bench.load_NAME`."""
 
     name: str
     title: str
-    prefix: str
     node: Callable[[Mapping[str, str]], Node]
     warm_seconds: float = WARM_SECONDS
 
@@ -70,8 +69,8 @@ class Foreign:
     def enter(self, stack: ExitStack, race: Race, plan: Plan, way: Way) -> Slice:
         load = LOADS[race.name]
         node = stack.enter_context(self.node(way.settings.get(self.name, {})))
-        started = stack.enter_context(client(self.prefix + load, node, **_arguments(load, plan)))
-        return lambda seconds: one_slice(node, started, seconds)
+        started = stack.enter_context(client(load, node, broker=self.name, **_arguments(load, plan)))
+        return slice_of(node, started)
 
 
 LOADS = {
@@ -82,7 +81,7 @@ LOADS = {
     "fetch": "Read",
     "latency-all": "Paced",
 }
-"""The load for each race that all of them can run; the ways of a race say how sure an acknowledgement is."""
+"""The load of each race that all of them can run."""
 
 
 def _arguments(load: str, plan: Plan) -> dict[str, object]:
@@ -90,7 +89,7 @@ def _arguments(load: str, plan: Plan) -> dict[str, object]:
         case "One":
             return {"connections": 16}
         case "Bulk":
-            # They keep an index of every message in memory, or the messages themselves.
+            # They keep every message, or an index of it, in memory.
             return {"bytes_max": plan.bytes_max // 4}
         case "Read":
             return {"messages": READ_MESSAGES_QUICK if plan.quick else READ_MESSAGES}

@@ -1,4 +1,4 @@
-"""NATS with JetStream: a stream in files, with the settings that it comes with (a sync every two minutes)."""
+"""NATS JetStream with a file store and default settings (a sync every two minutes)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 
 from bench.node import HOST
-from bench.peers.foreign import Foreign, ForeignNode, program
+from bench.peers.foreign import ForeignNode, program
 
 
 class NatsNode(ForeignNode):
@@ -21,7 +21,3 @@ class NatsNode(ForeignNode):
         with open(path, "w", encoding="utf-8") as file:
             json.dump(settings, file)
         return [program("nats-server", "nats-server"), "-c", path]
-
-
-def nats() -> Foreign:
-    return Foreign("nats", "NATS JetStream", "Nats", NatsNode)

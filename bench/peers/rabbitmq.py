@@ -1,4 +1,4 @@
-"""RabbitMQ with its stream plugin, in a folder of its own, with a name server of Erlang's of its own."""
+"""RabbitMQ with its stream plugin, in a private folder with a private Erlang name server."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import subprocess
 from typing import IO
 
 from bench.node import HOST, free_port
-from bench.peers.foreign import Foreign, ForeignNode, program
+from bench.peers.foreign import ForeignNode, program
 
 SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
-"""Not the one in the path: that wants to be the user `rabbitmq`, and to have the system's folders."""
+"""Not the script in the path, which requires the user `rabbitmq` and the system's folders."""
 
 
 class RabbitNode(ForeignNode):
@@ -56,14 +56,10 @@ class RabbitNode(ForeignNode):
         return path
 
     def remove(self) -> None:
-        # Killed, the script would leave the virtual machine that it has started.
+        # Killing the script would leave the virtual machine running.
         self.stop()
         names, self._names = self._names, None
         if names is not None:
             names.kill()
             names.wait()
         super().remove()
-
-
-def rabbitmq() -> Foreign:
-    return Foreign("rabbitmq", "RabbitMQ streams", "Rabbit", RabbitNode)

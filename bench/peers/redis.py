@@ -1,11 +1,11 @@
-"""Redis streams, with the append-only file that Redis recommends to those who keep data: synced each second."""
+"""Redis streams, with the append-only file that Redis recommends for durable data: synced every second."""
 
 from __future__ import annotations
 
 import os
 
 from bench.node import HOST
-from bench.peers.foreign import Foreign, ForeignNode, program
+from bench.peers.foreign import ForeignNode, program
 
 
 class RedisNode(ForeignNode):
@@ -22,7 +22,3 @@ class RedisNode(ForeignNode):
         }
         words = [word for name, text in settings.items() for word in (f"--{name}", text)]
         return [program("redis-server", "redis-server"), *words]
-
-
-def redis() -> Foreign:
-    return Foreign("redis", "Redis streams", "Redis", RedisNode)

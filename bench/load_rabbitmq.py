@@ -1,4 +1,4 @@
-"""Loads on a RabbitMQ stream, by plain sockets and its stream protocol: confirmed messages, and a subscription."""
+"""The stream protocol of RabbitMQ on plain sockets: confirmed messages, and a subscription."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import socket
 import struct
 import time
 
-from bench.load_foreign import CHUNK, READ_BYTES, VALUE, WINDOW, Bulk, One, Paced, connected, lines_of
+from bench.load_foreign import READ_BYTES, VALUE, connect, publish
 from bench.node import HOST
-from bench.noise import Measured
 
 STREAM = "race"
 VERSION = 1
@@ -25,7 +24,11 @@ SIZE = struct.Struct(">I")
 ANSWER = struct.Struct(">IH")
 CONFIRM = struct.Struct(">BI")
 RECORDS_AT = HEAD.size + 1 + 4
-"""Where a delivered chunk says how many records it has: after the subscription, a magic byte, a kind, and a count."""
+"""The position of a chunk's record count: after the subscription, a magic byte, a kind, and a count."""
+
+
+def prepare(port: int) -> None:
+    """Every connection creates the stream if needed."""
 
 
 def text(value: str) -> bytes:
@@ -38,31 +41,31 @@ def frame(key: int, body: bytes) -> bytes:
 
 
 class Frames:
-    """Whole frames out of what comes piece by piece."""
+    """Splits a stream into frames."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def take(self, data: bytes) -> list[bytes]:
-        """Each without its size in front counted twice: as it came."""
+        """The complete frames, with their sizes."""
         rest = self._rest
         rest += data
-        found, at = [], 0
+        frames, at = [], 0
         while len(rest) - at >= SIZE.size:
             end = at + SIZE.size + SIZE.unpack_from(rest, at)[0]
             if end > len(rest):
                 break
-            found.append(bytes(rest[at:end]))
+            frames.append(bytes(rest[at:end]))
             at = end
         del rest[:at]
-        return found
+        return frames
 
 
-class RabbitConnection:
-    """Logged in and open."""
+class Connection:
+    """A connection that is logged in, with an open stream."""
 
     def __init__(self, port: int) -> None:
-        self.socket: socket.socket = connected(HOST, port)
+        self.socket: socket.socket = connect(HOST, port)
         self.frames = Frames()
         self._waiting: list[bytes] = []
         self._correlation = 0
@@ -85,7 +88,7 @@ class RabbitConnection:
             raise RuntimeError(f"RabbitMQ refused {key:#x} with {code}")
 
     def next(self, key: int) -> bytes:
-        """The next frame of this kind; what comes before it is thrown away."""
+        """The next frame of this kind; frames before it are dropped."""
         while True:
             while self._waiting:
                 found = self._waiting.pop(0)
@@ -97,15 +100,15 @@ class RabbitConnection:
             self._waiting += self.frames.take(data)
 
 
-class RabbitLine:
+class Line:
     def __init__(self, port: int) -> None:
-        self._connection = RabbitConnection(port)
+        self._connection = Connection(port)
         self.socket = self._connection.socket
         self._connection.ask(DECLARE_PUBLISHER, b"\0" + text("") + text(STREAM))
         self.frame = self.chunk(1)
 
     def chunk(self, count: int) -> bytes:
-        messages = b"".join(struct.pack(">QI", place, len(VALUE)) + VALUE for place in range(count))
+        messages = b"".join(struct.pack(">QI", number, len(VALUE)) + VALUE for number in range(count))
         return frame(PUBLISH, struct.pack(">BI", 0, count) + messages)
 
     def answered(self, data: bytes) -> int:
@@ -119,38 +122,15 @@ class RabbitLine:
         return count
 
 
-class RabbitOne(One):
-    def __init__(self, port: int, connections: int) -> None:
-        super().__init__(lines_of(lambda: RabbitLine(port), connections))
-
-
-class RabbitBulk(Bulk):
-    def __init__(self, port: int, bytes_max: int) -> None:
-        super().__init__(lines_of(lambda: RabbitLine(port), 1)[0], bytes_max)
-
-
-class RabbitPaced(Paced):
-    def __init__(self, port: int) -> None:
-        super().__init__(lines_of(lambda: RabbitLine(port), 1)[0])
-
-
-class RabbitRead:
-    """A subscription from the first message on, with a few chunks on their way, anew in every slice."""
+class Reader:
+    """A subscription from the first message on, with a few chunks in flight, renewed in every slice."""
 
     def __init__(self, port: int, messages: int) -> None:
         self._messages = messages
-        line = lines_of(lambda: RabbitLine(port), 1)[0]
-        sent, answered = 1, 1
-        while answered < messages:
-            if sent < messages and sent - answered < WINDOW:
-                count = min(CHUNK, messages - sent)
-                line.socket.sendall(line.chunk(count))
-                sent += count
-            else:
-                answered += line.answered(line.socket.recv(READ_BYTES))
-        self._connection = RabbitConnection(port)
+        publish(Line(port), messages)
+        self._connection = Connection(port)
 
-    def run(self, seconds: float) -> Measured:
+    def read(self, seconds: float) -> tuple[int, float]:
         connection = self._connection
         began = time.perf_counter()
         offset = struct.pack(">HH", OFFSET_FIRST, CREDITS)
@@ -162,4 +142,4 @@ class RabbitRead:
             connection.socket.sendall(frame(CREDIT, struct.pack(">BH", 0, 1)))
         took = time.perf_counter() - began
         connection.ask(UNSUBSCRIBE, b"\0")
-        return {"seconds": took, "messages": read, "bytes": read * len(VALUE)}
+        return read, took
