@@ -26,8 +26,6 @@ OF_THE_PAST = {4, 5, 6, 7}
 
 STREAMS = {88, 89, 93}
 
-SHARE_GROUPS = {76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92}
-
 
 def main() -> int:
     outdated = write_or_check(DOCS / "protocol.md", BEGIN, END, table())
@@ -91,8 +89,6 @@ def _reason(key: int) -> str:
         return "every node is controller and broker and has one data folder"
     if key in STREAMS:
         return "Kafka Streams' default, the classic protocol, is served"
-    if key in SHARE_GROUPS:
-        return "share groups"
     return "not served"
 
 

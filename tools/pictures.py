@@ -63,7 +63,7 @@ def trace(page: Any) -> None:
 
 def simulator(page: Any) -> None:
     page.goto("/simulator?lesson=failover")
-    page.get_by_text("it stops for a question").wait_for()
+    page.get_by_text("it stops at a question").wait_for()
     page.get_by_label("Speed").select_option("4000")
     page.get_by_role("button", name="Play", exact=True).click()
     page.get_by_role("button", name="Play the answer").click()

@@ -1,6 +1,6 @@
 """Reads prices and writes the average of the last few of each symbol, in one event loop. Usage: averages.py [COUNT].
 
-With COUNT it ends after so many prices.
+With COUNT it exits after this many prices.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def main(count: int | None) -> None:
                 window.append(price["price"])
                 average = {"symbol": price["symbol"], "average": sum(window) / len(window)}
                 sent.append(await producer.queue("averages", average, key=price["symbol"]))
-            # The position is committed when the averages are safe: a crash in between repeats some, and loses none.
+            # The position is committed after the averages are acknowledged: a crash repeats some and loses none.
             await asyncio.gather(*sent)
             await consumer.commit()
             done += len(batch)

@@ -1,4 +1,4 @@
-"""Orders in Avro, by a schema that lies beside the program. Usage: avro_orders.py send COUNT | charge."""
+"""Orders in Avro, with the schema in a file next to the program. Usage: avro_orders.py send COUNT | charge."""
 
 from __future__ import annotations
 

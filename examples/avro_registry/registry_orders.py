@@ -1,6 +1,6 @@
-"""Orders in Avro whose schema lies in a registry. Usage: registry_orders.py send COUNT | charge.
+"""Orders in Avro with the schema in a registry. Usage: registry_orders.py send COUNT | charge.
 
-SCHEMA_REGISTRY_URL says where the registry is; by default on this machine.
+SCHEMA_REGISTRY_URL is the address of the registry; the default is on this machine.
 """
 
 from __future__ import annotations

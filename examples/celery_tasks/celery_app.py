@@ -1,6 +1,6 @@
-"""Celery with Millpond as its broker: kombu's transport for Kafka does it.
+"""Celery with Millpond as its broker, through kombu's transport for Kafka.
 
-The README has the command that runs the worker; `celery_app.py NUMBER…` hands it work.
+The README has the command that runs the worker; `celery_app.py NUMBER…` sends it tasks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ app = Celery("celery_app", broker=f"confluentkafka://{bootstrap}/")
 app.conf.update(
     broker_transport_options={"allow_create_topics": True},
     broker_connection_retry_on_startup=True,
-    # These need a broker that can send to all workers at once.
+    # These need a broker that can broadcast to all workers.
     worker_enable_remote_control=False,
     task_ignore_result=True,
 )

@@ -1,10 +1,10 @@
-"""Publishes the changes of a SQLite table: a row as it is now under its id, no value when it is gone.
+"""Publishes the changes of a SQLite table: the current row with its id as the key, no value if it was deleted.
 
 Usage: capture.py FILE [--once]
 
-Triggers note in the table `changes` which rows changed, in the transaction that changes them, so nothing is missed.
-A note is removed when its record is acknowledged; killed in between, the change is published again, which is harmless
-because it says what the row is, not what happened to it.
+Triggers record in the table `changes` which rows changed, in the same transaction, so no change is missed. An entry
+is removed when its record is acknowledged. After a crash in between the change is published again, which is harmless,
+because the record has the row and not the change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON customers BEGIN INSERT INTO
 
 
 def publish(table: sqlite3.Connection, producer: Producer) -> int:
-    """What has changed since the last time; how many notes there were."""
+    """Publish what has changed since the last call; the number of changes."""
     notes = table.execute("SELECT number, id FROM changes ORDER BY number LIMIT 1000").fetchall()
     sent = []
     for customer in dict.fromkeys(each for _, each in notes):

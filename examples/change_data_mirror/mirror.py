@@ -1,4 +1,4 @@
-"""A copy of the table in memory, kept from the topic alone; printed as JSON after every change. Usage: mirror.py."""
+"""A copy of the table in memory, built from the topic only; printed as JSON after every change. Usage: mirror.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Mirror = dict[str, Any]
 def take(mirror: Mirror, change: Message) -> None:
     customer = (change.key or b"").decode()
     if change.value is None:
-        # A tombstone. The row may be unknown here: compaction drops what was before it.
+        # A tombstone. The row may be unknown here: compaction drops older records.
         mirror.pop(customer, None)
     else:
         mirror[customer] = change.json()

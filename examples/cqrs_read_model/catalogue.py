@@ -1,8 +1,8 @@
-"""The side that changes things: every change of a product is a record, keyed by the product.
+"""The write side: every change of a product is a record, with the product as the key.
 
 Usage: catalogue.py set ID NAME CENTS
        catalogue.py drop ID
-       catalogue.py season COUNT [SEED]       so many changes at random
+       catalogue.py season COUNT [SEED]       this many random changes
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(*arguments: str) -> None:
             case "set", product, name, cents:
                 producer.send(PRODUCTS, {"name": name, "cents": int(cents)}, key=product)
             case "drop", product:
-                # A record without a value: compaction forgets the key, a view deletes the row.
+                # A record without a value: compaction drops the key, a view deletes the row.
                 producer.send(PRODUCTS, None, key=product)
             case "season", *numbers:
                 season(producer, *map(int, numbers))

@@ -1,10 +1,10 @@
-"""The side that is asked: a SQLite table kept up to date from the topic of products.
+"""The read side: a SQLite table that is updated from the topic of products.
 
 Usage: view.py FILE follow        keep FILE up to date until SIGTERM
-       view.py FILE update        bring FILE up to date and end
+       view.py FILE update        bring FILE up to date and exit
        view.py FILE query NAME    products whose name has NAME in it, cheapest first
 
-How far the view is stands in the same file and is written in the same transaction as the rows: whatever kills it, no
+The position of the view is in the same file and is written in the same transaction as the rows: after a crash no
 change is lost or applied twice. A new FILE is built from the beginning of the topic.
 """
 
@@ -30,7 +30,7 @@ class View:
         self.tables.executescript(TABLES)
 
     def take(self, changes: list[Message]) -> None:
-        """All of them and the new position, or none."""
+        """Apply all records and the new position in one transaction."""
         with self.tables:
             for change in changes:
                 self._take(change)

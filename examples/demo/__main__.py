@@ -1,4 +1,4 @@
-"""The demo: a node, a stream of orders with real faults, three Spark jobs, and in the end a check of every row.
+"""The demo: a node, a stream of orders with real faults, three Spark jobs, and a check of every row at the end.
 
 Usage: make demo   (or: make demo ARGS="--orders 5000 --seconds 20 --folder /tmp/demo")
 """
@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-# The parts of the demo lie beside this file, as those of a user's program would.
+# The demo's modules are next to this file, like those of a user's program.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from morning import Event, Shop
@@ -83,7 +83,7 @@ def create_topics(environment: dict[str, str]) -> None:
 
 
 def send(shop: Shop, bootstrap: str, seconds: float, watch: Watch) -> None:
-    """A tenth of the events while Spark starts; the others, evenly over the time given, when it keeps up."""
+    """Send a tenth of the events while Spark starts, and the others evenly over the given time."""
     with Producer(bootstrap=bootstrap) as producer:
         events = list(shop.events())
         early = len(events) // 10
@@ -106,11 +106,11 @@ def send_one(producer: Producer, event: Event, partition: int | None = None) -> 
 
 
 def wait_until_done(watch: Watch, pipeline: Program, lake: Path, shop: Shop) -> bool:
-    """Until no job has anything left, and the windows that the last events closed are written."""
+    """Wait until no job has any lag, and the windows closed by the last events are written."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while pipeline.is_running() and time.monotonic() < deadline:
         if watch.is_read() and len(revenue_of(lake)) >= len(shop.truth.revenue):
-            # One more look at the cluster, so that the picture ends at zero.
+            # Poll the cluster once more, so that the chart ends at zero.
             time.sleep(1.5)
             return True
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""A morning in a shop: events of orders, with the faults that real streams have. The same seed, the same morning."""
+"""A morning in a shop: events of orders, with the faults of real streams, determined by a seed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Event:
 
 @dataclass(slots=True)
 class Truth:
-    """What the tables must hold in the end, counted while the events are made."""
+    """The expected contents of the tables, counted while the events are generated."""
 
     sent: int = 0
     readable: int = 0
@@ -48,7 +48,7 @@ class Truth:
 
 
 class Shop:
-    """Makes the events of `count` orders; `truth` grows with them."""
+    """Generates the events of `count` orders, and counts them in `truth`."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
         self._count = count
@@ -57,7 +57,7 @@ class Shop:
         self.truth = Truth()
 
     def events(self) -> Iterator[Event]:
-        """In the order in which they are sent: a later step of an order comes some orders after the one before."""
+        """The events in sending order: each step of an order comes some orders after the one before."""
         waiting: dict[int, list[Event]] = defaultdict(list)
         for number in range(self._count):
             placed_at = OPENS + timedelta(minutes=MINUTES) * (self._tide(number / self._count))
@@ -68,7 +68,7 @@ class Shop:
             yield from self._told(waiting[number])
 
     def closing(self, partitions: int) -> Iterator[Event]:
-        """One last event for each partition, so that time has passed everywhere."""
+        """A last event for each partition, which advances the watermark."""
         for partition in range(partitions):
             self._events += 1
             self.truth.sent += 1
@@ -147,5 +147,5 @@ class Shop:
 
 
 def hash_of(text: str) -> int:
-    """The same in every process, as Python's own is not."""
+    """A hash that is the same in every process, unlike Python's."""
     return sum(text.encode()) * 31 + len(text)

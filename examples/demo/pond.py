@@ -1,4 +1,4 @@
-"""The processes of the demo: a node and a pipeline, as anybody would start them, and how far each has come."""
+"""The processes of the demo: a node and a pipeline, started by their commands, and their progress."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUPS: Final = {"archive": "demo", "aggregate": "demo.aggregate", "latest": "de
 
 
 class Program:
-    """One of our commands as a child process; ended when the demo ends, however that is."""
+    """A command as a child process, which is stopped when the demo ends."""
 
     def __init__(self, *arguments: str, environment: Mapping[str, str], output: Path | None = None) -> None:
         log = output.open("wb") if output else None
@@ -39,11 +39,11 @@ class Program:
         return self._process.poll() is None
 
     def stop_when_done(self) -> int:
-        """Wait until it has ended by itself; its exit code."""
+        """Wait until it exits; its exit code."""
         return self._process.wait(STOP_SECONDS)
 
     def stop(self) -> int:
-        """Ask it to end and wait; its exit code."""
+        """Request a stop and wait; its exit code."""
         if self.is_running():
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -79,7 +79,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Watch:
-    """Asks the cluster twice a second what any group tool would show: the lag of each job and the dead letters."""
+    """Polls the cluster twice a second for the lag of each job and the number of dead letters."""
 
     bootstrap: str
     partitions: int
@@ -97,11 +97,11 @@ class Watch:
             self._thread.join()
 
     def is_read(self) -> bool:
-        """Whether every job has finished all that was sent, a moment ago."""
+        """Whether every job had finished all sent events at the last poll."""
         return bool(self.samples) and not any(self.samples[-1].lag.values())
 
     def wait_until_read(self, seconds: float) -> None:
-        """Return when every job has; or when the time is over, because the rest can go on without."""
+        """Wait until every job has finished all sent events, for a limited time."""
         time.sleep(2 * SAMPLE_SECONDS)
         deadline = time.monotonic() + seconds
         while not self.is_read() and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Holds the tables against what the shop knows it has sent, and says so in a table."""
+"""Compares the tables with the events that were sent, and prints the result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Line:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of a table; none before its first commit."""
+    """All rows of a table; empty before its first commit."""
     if not DeltaTable.is_deltatable(str(path)):
         return []
     found: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()

@@ -1,6 +1,6 @@
 """A Django site of one file that takes orders. Usage: django_orders.py runserver 127.0.0.1:8000.
 
-In a site of many files the producer belongs into a module of its own, as `events.py`; the rest is as here.
+In a larger site the producer belongs in a separate module such as `events.py`; the rest is the same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ settings.configure(
 
 @cache
 def producer() -> Producer:
-    """One for each process, made at the first request: web servers fork after they have loaded the site."""
+    """One per process, created at the first request: web servers fork after they have loaded the site."""
     return Producer(delivery_timeout_s=5)
 
 

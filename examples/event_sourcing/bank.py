@@ -1,4 +1,4 @@
-"""Accounts as events: nothing is overwritten, the state at any moment is what the events until then add up to.
+"""Accounts as events: nothing is overwritten, and the state at any time is the sum of the events until then.
 
 Usage: bank.py deposit|withdraw NAME CENTS
        bank.py show [--at TIME | --until OFFSET]        TIME as 2026-01-31T08:30:00.250+00:00
@@ -19,14 +19,14 @@ State = dict[str, int]
 
 
 def apply(state: State, event: Message) -> State:
-    """The one place that says what an event means."""
+    """Apply an event to the balances."""
     told = event.json()
     change = {"deposited": 1, "withdrawn": -1}[told["event"]] * told["cents"]
     return state | {told["name"]: state.get(told["name"], 0) + change}
 
 
 def events() -> Iterator[Message]:
-    """All there are by now, from the first on."""
+    """All events up to now, from the first on."""
     with Consumer(topics=[EVENTS]) as consumer:
         while any(consumer.lag().values()):
             yield from consumer.poll()

@@ -1,6 +1,6 @@
-"""Adds up all entries as a careful reader sees them, and says what it finds as JSON.
+"""Adds up all committed entries, and prints the result as JSON.
 
-Usage: audit.py [--uncommitted]        with it: also what was written in transactions that came to nothing
+Usage: audit.py [--uncommitted]        with it: also entries of aborted transactions
 """
 
 from __future__ import annotations

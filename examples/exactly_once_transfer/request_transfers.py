@@ -1,4 +1,4 @@
-"""Asks for transfers between accounts. Usage: request_transfers.py COUNT."""
+"""Requests transfers between accounts. Usage: request_transfers.py COUNT."""
 
 from __future__ import annotations
 

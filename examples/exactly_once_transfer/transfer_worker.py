@@ -2,8 +2,8 @@
 
 Usage: transfer_worker.py
 
-What the handler returns and the position in `transfers` are one transaction. Killed anywhere, the next start ends
-what was left open (it is known by its instance) and goes on with the first transfer that has no entries.
+What the handler returns and the position in `transfers` are one transaction. After a crash, the next start aborts the
+open transaction (identified by the instance) and continues with the first transfer without entries.
 """
 
 from __future__ import annotations

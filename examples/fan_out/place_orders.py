@@ -1,4 +1,4 @@
-"""Places orders: writes each once, whoever reads it. Usage: place_orders.py COUNT [FIRST]."""
+"""Places orders: writes each once, for all readers. Usage: place_orders.py COUNT [FIRST]."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 Usage: service.py billing|shipping|email|stats
 
-A service is a group: the cluster remembers for each group how far it is. Two processes of one service share its work;
-two services do not know of each other.
+A service is a group, with its own committed position. Two processes of one service share its work; services are
+independent of each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def email(order: Order) -> str:
 
 
 class Stats:
-    """A service with a memory of its own."""
+    """A service with its own state."""
 
     def __init__(self) -> None:
         self.cents = 0

@@ -1,6 +1,6 @@
-"""An HTTP service that takes orders and answers when they are safe in the log. Usage: orders_api.py [PORT].
+"""An HTTP service that confirms an order once it is in the log. Usage: orders_api.py [PORT].
 
-With a web server of your own: `uvicorn orders_api:app --workers 4`; each worker process has a producer of its own.
+To choose the server: `uvicorn orders_api:app --workers 4`; each worker process has its own producer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Order(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # A record that is not acknowledged within five seconds is a 503, and the caller may try again.
+    # A record that is not acknowledged within five seconds is a 503, and the caller may retry.
     async with AsyncProducer(delivery_timeout_s=5) as producer:
         app.state.producer = producer
         yield

@@ -12,7 +12,7 @@ import org.apache.kafka.streams.kstream.Produced;
 
 /**
  * Counts words: each line of the topic `sentences` in, each word's new count to the topic `words`, exactly once. The
- * counts are kept in a folder, which is the first argument, and in a topic from which the folder can be made anew.
+ * counts are kept in a folder, which is the first argument, and in a topic from which the folder can be rebuilt.
  */
 public final class WordCount {
     public static void main(String[] arguments) throws InterruptedException {
@@ -49,7 +49,7 @@ public final class WordCount {
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         settings.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
         settings.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
-        // After a kill -9 the group waits so long for the one that is gone.
+        // After a kill -9 the group waits this long for the lost member.
         settings.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 10_000);
         return settings;
     }

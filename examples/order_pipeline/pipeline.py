@@ -1,7 +1,7 @@
 """Charges orders, then packs parcels: two workers in one process. Usage: pipeline.py [CURRENCY...].
 
-The bank fails now and then, so an order is tried three times; one that cannot be helped goes to the dead letters with
-all that is known about it, and the orders behind it go on.
+The bank fails now and then, so an order is tried three times; after that it goes to the dead letters with its error,
+and the orders behind it continue.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ calls: Counter[int] = Counter()
 
 
 class UnknownCurrency(Exception):
-    """May be known tomorrow: then the dead letters can be redriven."""
+    """The currency may be added later: then the dead letters can be redriven."""
 
 
 def say(line: str) -> None:
-    """In one piece: several threads write to the same output."""
+    """Print a whole line at once: several threads write to the same output."""
     print(f"{line}\n", end="", flush=True)
 
 
 def ask_bank(order: Order) -> str:
-    """A bank that does not answer the first time, for every third order."""
+    """A bank that does not answer the first attempt of every third order."""
     calls[order.id] += 1
     if order.id % 3 == 0 and calls[order.id] == 1:
         raise TimeoutError("the bank does not answer")

@@ -1,4 +1,4 @@
-"""What the programs of this example agree on."""
+"""Names and types that the programs of this example share."""
 
 from __future__ import annotations
 

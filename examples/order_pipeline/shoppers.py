@@ -1,4 +1,4 @@
-"""Places orders, among them some that cannot be read, some refused, some in a currency nobody knows yet.
+"""Places orders, some of which are unreadable, some invalid, and some in an unknown currency.
 
 Usage: shoppers.py COUNT
 """

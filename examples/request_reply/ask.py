@@ -13,24 +13,24 @@ REQUESTS, REPLIES = "requests", "replies"
 
 
 class Asker:
-    """Has one partition of the topic of replies, maybe with others, and knows its own answers by their id."""
+    """Reads one partition of the topic of replies, maybe with others, and recognizes its answers by their id."""
 
     def __init__(self, partition: int = 0) -> None:
         self._producer = Producer(linger_ms=0)
         self._partition = partition
-        # An empty record is our place in the log: every answer to us comes behind it, and none is missed.
+        # An empty record marks our position in the log: every answer to us comes after it.
         place = self._producer.send(REPLIES, None, partition=partition).result(10)
         self._consumer = Consumer(topics=[REPLIES], from_=place.timestamp_ms)
 
     def ask(self, request: Any, timeout_s: float = 5.0) -> Any:
-        """The answer; TimeoutError when none came, in which case it may still have been worked on."""
+        """The answer; after a TimeoutError the request may still have been processed."""
         correlation = uuid4().hex
         headers = {"correlation-id": correlation, "reply-to": REPLIES, "reply-partition": str(self._partition)}
         self._producer.send(REQUESTS, request, headers=headers)
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             message = self._consumer.next(left)
-            # Answers to others, and late ones to questions that were given up, are passed over.
+            # Ignore answers to others, and late ones.
             if message is not None and message.header("correlation-id") == correlation.encode():
                 return message.json()
         raise TimeoutError(f"no answer within {timeout_s:g} s")

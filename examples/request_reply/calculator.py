@@ -1,6 +1,6 @@
 """Answers requests. Usage: calculator.py.
 
-A request says in its headers where the answer should go and what it belongs to.
+The headers of a request have the reply topic and partition, and the correlation id.
 """
 
 from __future__ import annotations

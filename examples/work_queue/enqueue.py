@@ -8,7 +8,7 @@ from millpond import Producer
 
 
 def main(count: int, first: int = 0) -> None:
-    # In turn over all partitions, so that every worker gets its share.
+    # Round robin over all partitions, so that every worker gets its share.
     with Producer(partitioner="round_robin") as producer:
         for number in range(first, first + count):
             producer.send("jobs", {"job": number})

@@ -1,7 +1,7 @@
 """One of many workers that compete for jobs. Usage: job_worker.py NAME [SECONDS A JOB].
 
-All have one group, so each partition of the queue belongs to one of them at a time. Start more to be quicker, up to
-one for each partition; stop or kill any, and the others take over what it had not finished.
+All are in one group, so each partition of the queue belongs to one of them at a time. Start more for more throughput,
+up to one per partition; if one stops or is killed, the others take over its unfinished jobs.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def main(name: str, seconds: float = 0.1) -> None:
         time.sleep(seconds)
         print(f"{name} did job {message.json()['job']}", flush=True)
 
-    # A worker that is killed is missed after the session's time; until then its jobs wait. What it had taken and not
-    # finished is done again, so it takes little at a time.
+    # A killed worker is noticed after the session timeout; until then its jobs wait. Unfinished jobs are
+    # repeated, so it fetches few at a time.
     Worker(work, "jobs", group="workers", session_timeout_s=6, in_flight_max=4).run()
 
 
