@@ -1,4 +1,4 @@
-"""Small Go programs of ours: compiled once with the clients that they use, run with arguments, checked by their output."""
+"""Small Go programs of ours: compiled once with the clients they use, run with arguments, checked by their output."""
 
 from __future__ import annotations
 
