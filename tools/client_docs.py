@@ -155,6 +155,7 @@ ALIASES = {
     "Delivery": " | ".join(f'"{each}"' for each in options.DELIVERIES),
     "Backoff": '"exponential" | "linear" | "fixed"',
     "Order": '"key" | "none"',
+    "Delay": "float | timedelta",
     "Callable[[Message], str]": "function",
     "ProcessedIds": "SqliteIds | RedisIds | own",
 }

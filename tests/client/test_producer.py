@@ -48,6 +48,14 @@ def test_keys_go_where_java_puts_them(cluster) -> None:
     assert [place.partition for place in places] == [partition_for_key(key.encode(), 4) for key in keys]
 
 
+def test_a_delay_and_a_priority_are_headers(broker) -> None:
+    topic = broker.topic()
+    with Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"", headers={"trace": "abc"}, at=1_893_456_000_000, priority=9).result(60)
+    (found,) = broker.read(topic)
+    assert dict(found.headers) == {"trace": b"abc", "queue.deliver-at": b"1893456000000", "queue.priority": b"9"}
+
+
 def test_round_robin_and_a_custom_partitioner(broker) -> None:
     topic = broker.topic()
     with Producer(broker.bootstrap, partitioner="round_robin") as producer:

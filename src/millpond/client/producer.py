@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, TypeVar, Unpack, cast
@@ -50,6 +51,7 @@ from millpond.client.message import Delivery, HeadersLike, as_bytes, header_list
 from millpond.client.partitioner import Partitioner, RoundRobin
 from millpond.client.payloads import Serializer, encode
 from millpond.client.pending_reports import ANY_PARTITION, CallbackRecord, OnReport, PendingReports, Record
+from millpond.client.queue_headers import Delay, queue_headers
 from millpond.client.reachability import Reachability
 from millpond.client.send_future import PlainSend, SendFuture
 
@@ -109,6 +111,12 @@ class SendKwargs(TypedDict, total=False):
     """The partition, regardless of the key."""
     timestamp_ms: int
     """The record's timestamp in milliseconds since 1970."""
+    delay: Delay | None
+    """No worker of a queue receives the record before this many seconds, or this timedelta, from now."""
+    at: datetime | int | None
+    """No worker of a queue receives the record before this time; an int is milliseconds since 1970."""
+    priority: int | None
+    """0 to 9, 4 without it: queues with `share.priority.enable` deliver higher ones first."""
 
 
 SEND_NAMES: Final = ("topic", "value", "key", *SendKwargs.__annotations__)
@@ -301,6 +309,9 @@ class Producer(Closable):
         acks: Acks | None = None,
         partition: int | None = None,
         timestamp_ms: int = 0,
+        delay: Delay | None = None,
+        at: datetime | int | None = None,
+        priority: int | None = None,
         is_last_try: bool = True,
     ) -> R:
         """`send` for any kind of record that takes a delivery report.
@@ -315,6 +326,8 @@ class Producer(Closable):
             partition = self._chosen(topic, plain_key, self._partitioner)
         payload = value if self._is_plain and type(value) is bytes else self._serializer(value, topic)
         listed = header_list(headers) if headers else None
+        if delay is not None or at is not None or priority is not None:
+            listed = [*(listed or ()), *queue_headers(delay, at, priority)]
         if partition is None:
             partition = ANY_PARTITION
         else:
