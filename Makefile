@@ -10,7 +10,8 @@
 #   make dist    what others can install, in dist/: an sdist and two wheels
 #   make demo    a stream of orders through Spark: lake, revenue per minute, current state; ends with a chart
 
-PYTHON ?= python3
+# The Python that .venv is made with; without one, tools/python.sh chooses.
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
@@ -25,18 +26,23 @@ ARGS ?=
 # Tests wait more than they compute: more of them than cores run at a time.
 WORKERS ?= 3
 
+# Each worker of the tests, and each process that one starts, would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: up test test-all test-tools check format bench chaos coverage demo dist docs docs-site clean
 
 up: $(RUNTIME)
 	@$(BIN)/millpond up $(ARGS)
 
+# The number after the name is the budget: minutes of processor time, with a Python that was built with optimisation.
+MEASURED = $(BIN)/python tools/processor_time.py
 PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations 20 --durations-min 8
 
 test: $(DEVELOP) test-tools
-	@$(PYTEST) -m "not extended" $(ARGS)
+	@$(MEASURED) "make test" 12 $(PYTEST) -m "not extended" $(ARGS)
 
 test-all: $(DEVELOP) test-tools
-	@$(PYTEST) -m extended $(ARGS)
+	@$(MEASURED) "make test-all" 30 $(PYTEST) -m extended $(ARGS)
 
 test-tools:
 	@sh tools/system_packages.sh kcat redis-server chromium prometheus
@@ -89,7 +95,8 @@ clean:
 
 $(VENV)/bin/python:
 	@echo "Making a Python environment in $(VENV) …"
-	@$(PYTHON) -m venv $(VENV) || (rm -rf $(VENV); sh tools/system_packages.sh --must python3-venv && $(PYTHON) -m venv $(VENV))
+	@python="$(PYTHON)"; python="$${python:-$$(sh tools/python.sh)}"; "$$python" -m venv $(VENV) \
+		|| (rm -rf $(VENV); sh tools/system_packages.sh --must python3-venv && "$$python" -m venv $(VENV))
 	@echo "Updating pip …"
 	@$(BIN)/python -m pip install -q --upgrade pip
 

@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).parent.parent))  # for `bench`
 
 from support import patience, seeds, tiers
 from support.exit_report import ExitReport
+from support.file_times import FileTimes
 from support.node import Node
 from support.raw import Raw
 
@@ -46,6 +47,7 @@ _numbers = count(1)
 def pytest_configure(config: pytest.Config) -> None:
     """What a client library does behind our back is not news."""
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
+    config.pluginmanager.register(FileTimes())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(ExitReport())
 

@@ -1,8 +1,12 @@
 """Which command runs a test: `make test`, `make test-all` or `make chaos`.
 
-- `make test` runs every test that stays inside the test process, and those boundary tests that are marked `smoke`.
-- `make test-all` runs the others: the remaining boundary tests, and tests marked `slow`. They are marked `extended`.
-- `make chaos` runs the tests marked `with_time`.
+| Command | Runs | On two cores, at most |
+|---|---|---|
+| `make test` | tests that stay inside the test process, and boundary tests marked `smoke` | 8 minutes |
+| `make test-all` | the others, which are marked `extended`: boundary tests, and tests marked `slow` | 20 minutes |
+| `make chaos` | tests marked `with_time`, and campaigns | hours |
+
+The first two print at their end how much processor time they took, beside their budget in the Makefile.
 
 A boundary test needs another process: a node, a browser, Spark, Apache Kafka, the command line. The tests of
 some folders all do; elsewhere a test is recognised by its fixtures, or carries the mark `boundary` itself.
