@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+CAUSES = {ACCEPT: "accepted", RELEASE: "released", REJECT: "rejected"}
 RETRY_MS = 1_000
 
 
@@ -40,6 +41,7 @@ class Record:
 class ModelChange:
     offsets: list[int] = field(default_factory=list)
     states: dict[int, tuple[int, int]] = field(default_factory=dict)
+    causes: dict[int, str] = field(default_factory=dict)
     start: int = 0
     complete: int = 0
 
@@ -53,8 +55,18 @@ class ShareModel:
         self.limit, self.in_flight_max, self.lock_ms = limit, in_flight_max, lock_ms
         self.start = self.end = start
         self.records: dict[int, Record] = {}
+        self.totals = dict.fromkeys(("delivered", *CAUSES.values(), "expired"), 0)
 
     # What there is.
+
+    def counts(self) -> dict[str, int]:
+        available = sum(each.is_available for each in self.records.values())
+        return {
+            "available": available,
+            "acquired": len(self.records) - available - self.complete,
+            "finished": self.complete,
+            **self.totals,
+        }
 
     @property
     def in_flight(self) -> int:
@@ -135,6 +147,7 @@ class ShareModel:
             record.state, record.member, record.deadline_ms = ACQUIRED, member, now_ms + self.lock_ms
             record.deliveries += 1
             got[offset] = record.deliveries
+            self.totals["delivered"] += 1
 
         for run in self._runs([offset for offset in batch if offset < self.end]):
             deliveries = self.records[run[0]].deliveries
@@ -211,7 +224,8 @@ class ShareModel:
                 offset: (self._after(kind, self.records[offset]), self.records[offset].deliveries)
                 for offset, kind in verdicts.items()
                 if kind != RENEW
-            }
+            },
+            {offset: CAUSES[kind] for offset, kind in verdicts.items() if kind in CAUSES},
         )
 
     def _after(self, kind: int, record: Record) -> int:
@@ -229,27 +243,28 @@ class ShareModel:
                     states[offset] = self._after(RELEASE, record), record.deliveries
                 else:
                     states[offset] = AVAILABLE, record.deliveries - 1
-        return self._begin(states)
+        return self._begin(states, dict.fromkeys(states, "released"))
 
     def on_timer(self, now_ms: int) -> ModelChange:
-        return self._begin(
-            {
-                offset: (self._after(RELEASE, record), record.deliveries)
-                for offset, record in self.records.items()
-                if record.is_held and record.deadline_ms <= now_ms
-            }
-        )
+        states = {
+            offset: (self._after(RELEASE, record), record.deliveries)
+            for offset, record in self.records.items()
+            if record.is_held and record.deadline_ms <= now_ms
+        }
+        return self._begin(states, dict.fromkeys(states, "expired"))
 
-    def _begin(self, states: dict[int, tuple[int, int]]) -> ModelChange:
+    def _begin(self, states: dict[int, tuple[int, int]], causes: dict[int, str]) -> ModelChange:
         for offset, state in states.items():
             self.records[offset].will_be = state
-        return ModelChange(sorted(states), states, self.start, self.complete)
+        return ModelChange(sorted(states), states, causes, self.start, self.complete)
 
     def commit(self, change: ModelChange) -> None:
         for offset in change.offsets:
             if offset in self.records:
                 record = self.records[offset]
                 assert record.will_be is not None
+                if offset in change.causes:
+                    self.totals[change.causes[offset]] += 1
                 (record.state, record.deliveries), record.will_be, record.member = record.will_be, None, ""
         self._advance()
 

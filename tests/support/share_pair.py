@@ -7,7 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.shares.window import Acknowledgement, AcquireMode, Change, ShareSettings, ShareWindow
+from millpond.broker.shares.acquisition import AcquireMode
+from millpond.broker.shares.slots import Change
+from millpond.broker.shares.verdicts import Acknowledgement
+from millpond.broker.shares.window import ShareWindow
+from millpond.broker.shares.window_settings import ShareSettings
 from millpond.coordinators.shares.state_batches import RecordState, StateBatch
 from support.share_model import Invalid, ModelChange, Record, ShareModel
 
@@ -135,6 +139,8 @@ class Pair:
         assert window.next_deadline_ms() == model.next_deadline_ms()
         assert (window.in_flight, window.held_count) == (model.in_flight, model.held)
         assert window.delivery_complete_count == model.complete
+        counts = window.counts()
+        assert {name: getattr(counts, name) for name in model.counts()} == model.counts()
         is_full = model.in_flight >= model.in_flight_max and model.next_fetch() == model.end
         assert window.is_full == is_full
         shown: dict[int, tuple[object, ...]] = {}
@@ -194,5 +200,5 @@ def _shown(record: Record) -> tuple[object, ...]:
 
 
 def _move(move: object) -> tuple[object, ...]:
-    first, last, before, state, deliveries = move  # type: ignore[misc]
+    first, last, before, state, deliveries, _ = move  # type: ignore[misc]
     return first, last, before.deliveries, before.lock.deadline_ms, state, deliveries

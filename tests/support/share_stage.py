@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.shares.window import Acknowledgement, AcquireMode, Change, ShareWindow
+from millpond.broker.shares.acquisition import AcquireMode
+from millpond.broker.shares.slots import Change
+from millpond.broker.shares.verdicts import Acknowledgement
+from millpond.broker.shares.window import ShareWindow
 from millpond.coordinators.shares.state_batches import RecordState
 
 NAMES = {

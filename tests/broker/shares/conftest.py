@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from millpond.broker.shares.window import ShareSettings, ShareWindow
+from millpond.broker.shares.window import ShareWindow
+from millpond.broker.shares.window_settings import ShareSettings
 from millpond.coordinators.shares.state_batches import StateBatch
 from support.share_stage import NAMES, Stage
 

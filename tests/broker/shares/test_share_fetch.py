@@ -21,7 +21,8 @@ from tests.support.share_members import (
 )
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.shares.window import Change, ShareWindow
+from millpond.broker.shares.slots import Change
+from millpond.broker.shares.window import ShareWindow
 from millpond.wire import messages as m
 
 LOCK_MS = 30_000

@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 
 from millpond.broker.shares import locks
-from millpond.broker.shares.window import (
-    RANGES_AT_ONCE,
-    Acknowledgement,
-    Acquired,
-    AcquireMode,
-    ShareSettings,
-    ShareWindow,
-)
+from millpond.broker.shares.acquisition import RANGES_AT_ONCE, Acquired, AcquireMode
+from millpond.broker.shares.verdicts import Acknowledgement
+from millpond.broker.shares.window import ShareWindow
+from millpond.broker.shares.window_settings import ShareSettings
 from millpond.coordinators.shares.range_map import CHUNK_MAX, RangeMap
 from millpond.coordinators.shares.state_batches import RecordState, StateBatch
 

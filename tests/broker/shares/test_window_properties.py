@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.broker.shares.window import AcquireMode
+from millpond.broker.shares.acquisition import AcquireMode
 from millpond.coordinators.shares import range_map
 from support.share_model import ACCEPT, GAP, REJECT, RELEASE, RENEW
 from support.share_pair import LOCK_MS, Pair

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from millpond.base.errors import ErrorCode
-from millpond.broker.shares.window import AcquireMode
+from millpond.broker.shares.acquisition import AcquireMode
 from support.share_model import ACCEPT, GAP, REJECT, RELEASE, RENEW
 from support.share_pair import LOCK_MS, Pair
 

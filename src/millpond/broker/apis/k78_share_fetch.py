@@ -19,9 +19,9 @@ from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
 from millpond.broker.share_requests.share_call import RIGHTS, ShareCall, by_topic, keys_of
 from millpond.broker.shares.acknowledgements import Codes, acknowledged_in
+from millpond.broker.shares.acquisition import AcquireMode
 from millpond.broker.shares.fetch import Served, ShareFetch
 from millpond.broker.shares.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
-from millpond.broker.shares.window import AcquireMode
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:

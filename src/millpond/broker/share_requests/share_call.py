@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millpond.broker.replication.partitions import Partition
     from millpond.broker.requests.call import Call
     from millpond.broker.shares.sessions import PartitionKey, ShareSession
-    from millpond.broker.shares.window import Acknowledgement
+    from millpond.broker.shares.verdicts import Acknowledgement
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done, gather
-from millpond.broker.shares.window import Acknowledgement, AcknowledgeType
+from millpond.broker.shares.verdicts import Acknowledgement, AcknowledgeType
 
 if TYPE_CHECKING:
     from millpond.broker.loop.steps import Steps

@@ -12,7 +12,7 @@ from millpond.base.ports import FileRange
 from millpond.broker.fetch.page_cache import warm
 from millpond.broker.fetch.pending_fetch import PendingFetch
 from millpond.broker.requests.replies import release_ranges
-from millpond.broker.shares.window import Acquired, AcquireMode
+from millpond.broker.shares.acquisition import Acquired, AcquireMode
 from millpond.config.node import FETCH_MAX_BYTES, FETCH_WAIT_MAX_MS
 from millpond.wire import messages as m
 

@@ -17,7 +17,7 @@ from millpond.metadata.records import ResourceType
 
 if TYPE_CHECKING:
     from millpond.broker.replication.partitions import Partition
-    from millpond.broker.shares.window import Acknowledgement
+    from millpond.broker.shares.verdicts import Acknowledgement
     from millpond.config.effective import NodeLayers
     from millpond.metadata.image import Image
 

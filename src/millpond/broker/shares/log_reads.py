@@ -16,7 +16,7 @@ from millpond.wire.batch import BatchHeader, CorruptBatch, walk
 
 if TYPE_CHECKING:
     from millpond.broker.replication.partitions import Partition
-    from millpond.broker.shares.window import Acquired
+    from millpond.broker.shares.acquisition import Acquired
 
 READ_BYTES_MAX: Final = 1 << 20
 """One read of a partition, however many bytes the client takes."""

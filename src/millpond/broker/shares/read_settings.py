@@ -7,7 +7,7 @@ from typing import Any
 
 from millpond.base.settings import AnySetting
 from millpond.base.values import dataclass
-from millpond.broker.shares.window import ShareSettings
+from millpond.broker.shares.window_settings import ShareSettings
 from millpond.config.effective import NodeLayers
 from millpond.config.group import (
     SHARE_AUTO_OFFSET_RESET,

@@ -17,7 +17,8 @@ from millpond.base.later import Later, done, run_all
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
 from millpond.broker.shares.log_reads import LogRead, read_log, upper_offset
-from millpond.broker.shares.window import AcknowledgeType, ShareWindow
+from millpond.broker.shares.verdicts import AcknowledgeType
+from millpond.broker.shares.window import ShareWindow
 from millpond.config.group import reset_duration_ms
 from millpond.coordinators.shares.state_batches import StateBatch
 
@@ -26,8 +27,10 @@ if TYPE_CHECKING:
     from millpond.base.ports import Clock, Workers
     from millpond.broker.coordination.share_state import ReadState
     from millpond.broker.replication.partitions import Partition
+    from millpond.broker.shares.acquisition import Acquired, AcquireMode
     from millpond.broker.shares.read_settings import ShareReadSettings
-    from millpond.broker.shares.window import Acknowledgement, Acquired, AcquireMode, Change
+    from millpond.broker.shares.slots import Change
+    from millpond.broker.shares.verdicts import Acknowledgement
     from millpond.coordinators.shares.keys import SharePartition
     from millpond.log.lookup import TimeLookup
 

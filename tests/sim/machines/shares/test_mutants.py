@@ -7,16 +7,14 @@ from typing import Any
 
 import pytest
 
-from millpond.broker.shares import window as module
+from millpond.broker.shares import acquisition
+from millpond.broker.shares import window as window_module
+from millpond.broker.shares.acquisition import Acquisition
 from millpond.broker.shares.locks import Lock, Locks
-from millpond.broker.shares.window import (
-    AcknowledgeType,
-    Change,
-    ShareSettings,
-    ShareWindow,
-    Slot,
-    _Acquisition,
-)
+from millpond.broker.shares.slots import Cause, Change, Move, Slot, slot_of
+from millpond.broker.shares.verdicts import AcknowledgeType
+from millpond.broker.shares.window import ShareWindow
+from millpond.broker.shares.window_settings import ShareSettings
 from millpond.coordinators.shares import shard as shard_module
 from millpond.coordinators.shares.range_map import RangeMap
 from millpond.coordinators.shares.shard import ShareShard
@@ -38,7 +36,7 @@ def finish_before_it_is_written(patch: Patch) -> None:
     def begin(self: ShareWindow, moves: Any) -> Change:
         change = real(self, moves)
         for move in change.moves:
-            self._slots.assign(move.first, move.last, module._slot(move.state, move.deliveries))
+            self._slots.assign(move.first, move.last, slot_of(move.state, move.deliveries))
             if move.state is RecordState.AVAILABLE:
                 self._push_available(move.first)
         return change
@@ -59,7 +57,7 @@ def release_when_a_write_fails(patch: Patch) -> None:
                 for begin, end, slot in list(self._slots.ranges(first, move.last)):
                     if slot.lock is not None:
                         self._locks.remove(slot.lock, end - begin + 1)
-                    self._slots.assign(begin, end, module._slot(RecordState.AVAILABLE, slot.deliveries))
+                    self._slots.assign(begin, end, slot_of(RecordState.AVAILABLE, slot.deliveries))
                     self._push_available(begin)
 
     patch.setattr(ShareWindow, "roll_back", roll_back)
@@ -166,7 +164,9 @@ def renew_without_time(patch: Patch) -> None:
 def expire_by_the_range_and_not_by_the_lock(patch: Patch) -> None:
     """What a later lock holds is released with the earlier one that covered the same offsets."""
 
-    def release(self: ShareWindow, locks: list[Lock], ranges_max: int, *, were_delivered: bool) -> Change:
+    def release(
+        self: ShareWindow, locks: list[Lock], ranges_max: int, cause: Cause, *, were_delivered: bool
+    ) -> Change:
         found = {
             (first, last): slot
             for lock in locks
@@ -174,7 +174,7 @@ def expire_by_the_range_and_not_by_the_lock(patch: Patch) -> None:
             if slot.lock is not None
         }
         moves = [
-            module.Move(first, last, slot, *self._verdict(AcknowledgeType.RELEASE, slot.deliveries))
+            Move(first, last, slot, *self._verdict(AcknowledgeType.RELEASE, slot.deliveries), cause)
             for (first, last), slot in sorted(found.items())
         ]
         return self._begin(moves)
@@ -183,19 +183,20 @@ def expire_by_the_range_and_not_by_the_lock(patch: Patch) -> None:
 
 
 def ignore_the_limit_in_flight(patch: Patch) -> None:
-    real = _Acquisition._take_new
+    real = Acquisition._take_new
 
-    def take_new(self: _Acquisition, last: int, is_split_here: bool) -> None:
+    def take_new(self: Acquisition, last: int, is_split_here: bool) -> None:
         before, self._settings = self._settings, ShareSettings(in_flight_max=1 << 30)
         real(self, last, is_split_here)
         self._settings = before
 
-    patch.setattr(_Acquisition, "_take_new", take_new)
+    patch.setattr(Acquisition, "_take_new", take_new)
 
 
 def acquire_what_is_being_released(patch: Patch) -> None:
     """A record is available as soon as its release is decided, whether or not its count is written."""
-    patch.setattr(module, "_is_available", lambda slot: slot.state is RecordState.AVAILABLE)
+    for module in (window_module, acquisition):
+        patch.setattr(module, "is_available", lambda slot: slot.state is RecordState.AVAILABLE)
     real = ShareWindow._begin
 
     def begin(self: ShareWindow, moves: Any) -> Change:

@@ -13,15 +13,11 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.broker.shares.window import (
-    RETRY_MS,
-    Acknowledgement,
-    AcknowledgeType,
-    AcquireMode,
-    Change,
-    ShareSettings,
-    ShareWindow,
-)
+from millpond.broker.shares.acquisition import AcquireMode
+from millpond.broker.shares.slots import Change
+from millpond.broker.shares.verdicts import Acknowledgement, AcknowledgeType
+from millpond.broker.shares.window import RETRY_MS, ShareWindow
+from millpond.broker.shares.window_settings import ShareSettings
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.coordinators.shares.keys import SharePartition
 from millpond.coordinators.shares.shard import ShareCoordinatorSettings, ShareShard

@@ -1,0 +1,21 @@
+"""The settings of a share group that its windows follow."""
+
+from __future__ import annotations
+
+from millpond.base.values import dataclass
+
+
+@dataclass(slots=True)
+class ShareSettings:
+    lock_duration_ms: int = 30_000
+    """`share.record.lock.duration.ms`"""
+    delivery_count_limit: int = 5
+    """`share.delivery.count.limit`: a record is archived when it is released after this many deliveries."""
+    in_flight_max: int = 2_000
+    """`share.partition.max.record.locks`: no record is acquired for the first time while so many are unfinished."""
+
+    @property
+    def throttle_from(self) -> int:
+        """Records with this many deliveries are acquired in ever smaller groups, the last time alone, so that one bad
+        record does not use up the deliveries of its neighbours."""
+        return max(2, (self.delivery_count_limit + 1) // 2)
