@@ -2,6 +2,9 @@
 
 1 lag: the records from the start offset on that are not finished; -1 if it is unknown. A partition that the group has
 not read yet has the start offset -1.
+
+With the tagged field `windows` a node answers for the partitions that it leads, from their share windows, and asks no
+coordinator.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from millpond.broker.authorization.required_rights import NOT_AUTHORISED, Need, 
 from millpond.broker.coordination.share_state import StateSummary
 from millpond.broker.coordinator_calls.group_calls import GROUPS_AT_ONCE
 from millpond.broker.coordinator_calls.share_groups import state_of
-from millpond.broker.loop.steps import ask_in_steps
+from millpond.broker.loop.steps import ask_in_steps, run_steps
 from millpond.broker.peers.requester import RequestLost
 from millpond.broker.requests.call import Call
 from millpond.broker.requests.replies import Outcome
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.pieces import way
+from millpond.broker.share_requests.window_descriptions import describe_windows
 from millpond.coordinators.shares.keys import SharePartition
 from millpond.coordinators.shares.state import NO_OFFSET
 from millpond.wire import messages as m
@@ -51,9 +55,22 @@ def handle(
     call: Call,
     request: m.DescribeShareGroupOffsetsRequest,
 ) -> Outcome:
+    if request.windows:
+        windows = (partial(_window, node, metadata, data, each) for each in request.groups)
+        described = ask_in_steps(node.clock, windows, 1)
+        return described.map(lambda groups: m.DescribeShareGroupOffsetsResponse(groups=groups))
     ask = partial(_describe, metadata, data, coordination, with_lag=call.version >= LAG_FROM)
     answered = ask_in_steps(node.clock, (partial(ask, each) for each in request.groups), GROUPS_AT_ONCE)
     return answered.map(lambda groups: m.DescribeShareGroupOffsetsResponse(groups=groups))
+
+
+def _window(
+    node: NodeContext,
+    metadata: MetadataContext,
+    data: DataContext,
+    asked: m.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup,
+) -> Later[Group]:
+    return run_steps(node.clock, describe_windows(node, metadata, data, asked))
 
 
 def _describe(

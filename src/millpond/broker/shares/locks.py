@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -76,6 +77,11 @@ class Locks:
             found.append(lock)
             count += lock.count
         return found
+
+    def holders(self) -> Iterator[tuple[str, int, int]]:
+        """Each member that holds records, how many, and the first deadline of its locks."""
+        for member_id, locks in self._by_member.items():
+            yield member_id, sum(each.count for each in locks), min(each.deadline_ms for each in locks)
 
     def next_deadline_ms(self) -> int | None:
         self._drop_old_entries()

@@ -70,6 +70,10 @@ class ShareManager:
             return group.follow_settings()
         return share_read_settings(self.layers(), self.image.config_of(Resource(ResourceType.GROUP, group_id)))
 
+    def known(self, group_id: str) -> GroupReads | None:
+        """The group if members have sessions here, or had until a moment ago."""
+        return self._groups.get(group_id)
+
     def forget(self, group: GroupReads) -> None:
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]

@@ -55,6 +55,15 @@ class ShareSession:
             self.partitions[key] = self.partitions.pop(key)
 
 
+def member_of(holder: str) -> str:
+    """The id of the member that holds records as this holder."""
+    return holder.rpartition(" ")[0]
+
+
+def _holder(member_id: str, session_number: int) -> str:
+    return f"{member_id} {session_number}"
+
+
 class ShareSessions:
     """All share sessions of this node, by group and member."""
 
@@ -97,7 +106,7 @@ class ShareSessions:
         if before is not None and before.owner != owner:
             raise Refused(ErrorCode.INVALID_REQUEST, "the member id belongs to another client")
         self._count += 1
-        session = ShareSession(group, member_id, f"{member_id} {self._count}", connection, owner)
+        session = ShareSession(group, member_id, _holder(member_id, self._count), connection, owner)
         session.partitions = dict.fromkeys(partitions, True)
         if before is not None and before.connection is connection:
             # It may still acknowledge what it holds.

@@ -17,6 +17,7 @@ from millpond.base.later import Later, done, run_all
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
 from millpond.broker.shares.log_reads import LogRead, read_log, upper_offset
+from millpond.broker.shares.oldest import OldestRecord
 from millpond.broker.shares.verdicts import AcknowledgeType
 from millpond.broker.shares.window import ShareWindow
 from millpond.config.group import reset_duration_ms
@@ -110,6 +111,7 @@ class ShareLeader:
         self.waiters: dict[Waiter, None] = {}
         self.window: ShareWindow | None = None
         """None until the state has been read."""
+        self.oldest: Final = OldestRecord(partition)
         self._settings = settings
         self._services = services
         self._clock = services.clock
@@ -431,7 +433,8 @@ class ShareLeader:
         self._timer = None
         if self.window is None or self.ended:
             return
-        self._write(self.window.on_timer(self._clock.monotonic_ms(), RELEASED_AT_ONCE)).then(_ignore)
+        change = self.window.on_timer(self._clock.monotonic_ms(), RELEASED_AT_ONCE)
+        self._write(change).then(_ignore)
         self._set_timer()
 
     # Ending.

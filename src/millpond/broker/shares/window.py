@@ -126,6 +126,10 @@ class ShareWindow:
         """When `on_timer` must be called; None if no member holds a record."""
         return self._locks.next_deadline_ms()
 
+    def holders(self) -> Iterator[tuple[str, int, int]]:
+        """Who holds records: the holder, their number, and when its first lock expires."""
+        return self._locks.holders()
+
     def slots(self, first: int, last: int) -> Iterator[tuple[int, int, Slot]]:
         """The ranges of the window between two offsets. It must not change meanwhile."""
         return self._slots.ranges(first, last)
