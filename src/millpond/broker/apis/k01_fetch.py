@@ -38,6 +38,7 @@ from millpond.broker.requests.call import Call
 from millpond.broker.requests.replies import Outcome
 from millpond.broker.responses.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.serving.api import Api
+from millpond.broker.serving.pieces import CHARACTERS_PER_ITEM
 from millpond.wire import messages as m
 from millpond.wire.kernel import short_fetch
 
@@ -198,8 +199,10 @@ def _refuse_topic(topic: m.FetchRequest.FetchTopic) -> m.FetchResponse.Fetchable
     )
 
 
-def _has_many_partitions(response: m.FetchResponse) -> bool:
-    return sum(len(topic.partitions) for topic in response.responses) > AT_ONCE_MAX
+def _is_large(response: m.FetchResponse) -> bool:
+    """Many partitions, or long names."""
+    topics = response.responses
+    return sum(len(topic.partitions) + len(topic.topic) // CHARACTERS_PER_ITEM for topic in topics) > AT_ONCE_MAX
 
 
 API = Api(
@@ -211,7 +214,7 @@ API = Api(
     lists="topics",
     prepare=prepare,
     waits=True,
-    is_large=_has_many_partitions,
+    is_large=_is_large,
     has_ranges=True,
     whole_max=ITEMS_MAX,
     rights=Rights((ON_TOPIC, OF_NODES), _screen),
