@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.broker.shares.locks import Lock
 from millpond.broker.shares.slots import is_available
 
 if TYPE_CHECKING:
-    from millpond.broker.shares.window import ShareWindow
+    from millpond.broker.shares.slots import Slot
+    from millpond.broker.shares.window_settings import ShareSettings
 
 RANGES_AT_ONCE: Final = 300
 """One acquisition takes no further range once it has so many that were available before, one by one."""
@@ -30,12 +32,32 @@ class Acquired(NamedTuple):
     deliveries: int
 
 
+class Records(Protocol):
+    """What it needs of `window.ShareWindow`."""
+
+    settings: ShareSettings
+    in_flight: int
+
+    @property
+    def end_offset(self) -> int: ...
+
+    def slots(self, first: int, last: int) -> Iterable[tuple[int, int, Slot]]: ...
+
+    def hold(self, first: int, last: int, deliveries: int, lock: Lock) -> None:
+        """Available records are acquired again."""
+        ...
+
+    def hold_new(self, last: int, lock: Lock) -> None:
+        """The records from the end offset up to `last` are acquired."""
+        ...
+
+
 class Acquisition:
     """The records that one call of `acquire` has taken so far."""
 
     def __init__(
         self,
-        window: ShareWindow,
+        window: Records,
         member_id: str,
         deadline_ms: int,
         max_records: int,
