@@ -28,7 +28,7 @@ SHOWN = Extent(data_bytes=100, headers=2, headers_bytes=200)
 MEGABYTE = 1 << 20
 
 
-class Stage:
+class FakeCluster:
     """A cluster of one topic, as far as records are looked at; each partition is a list of values."""
 
     patience_seconds = 1.0
@@ -76,27 +76,27 @@ def offsets(record: Any) -> list[tuple[int, int]]:
 
 
 def test_leaderless_partitions_do_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage: Any = Stage(monkeypatch, [b"a"], [b"b"], [b"c"])
-    stage.leaderless = {1}
-    page = read_page(stage, "t", None, Beginning(), 10, SHOWN)
+    cluster: Any = FakeCluster(monkeypatch, [b"a"], [b"b"], [b"c"])
+    cluster.leaderless = {1}
+    page = read_page(cluster, "t", None, Beginning(), 10, SHOWN)
     assert offsets(page) == [(0, 0), (2, 0)]
     assert page.leaderless == (1,)
-    assert offsets(read_page(stage, "t", 2, Beginning(), 10, SHOWN)) == [(2, 0)]
+    assert offsets(read_page(cluster, "t", 2, Beginning(), 10, SHOWN)) == [(2, 0)]
     with pytest.raises(Leaderless, match=r"t\[1\] has no leader now"):
-        readable(stage, "t", 1)
-    stage.leaderless = {0, 1, 2}
+        readable(cluster, "t", 1)
+    cluster.leaderless = {0, 1, 2}
     with pytest.raises(Leaderless, match="No partition of t has a leader now"):
-        read_page(stage, "t", None, Last(5), 10, SHOWN)
+        read_page(cluster, "t", None, Last(5), 10, SHOWN)
     with pytest.raises(Refused, match="has no partition 7"):
-        readable(stage, "t", 7)
+        readable(cluster, "t", 7)
 
 
 @pytest.mark.parametrize("point", [Beginning(), Last(20)])
 def test_a_page_of_many_partitions_with_large_records_holds_little(
     monkeypatch: pytest.MonkeyPatch, point: Any
 ) -> None:
-    stage: Any = Stage(monkeypatch)
-    stage.partitions = [[b""] * 20] * 20
+    cluster: Any = FakeCluster(monkeypatch)
+    cluster.partitions = [[b""] * 20] * 20
 
     def large(_: object, partition: TopicPartition, start: int, end: int, *__: object) -> Iterator[Record]:
         for offset in range(start, end):
@@ -105,7 +105,7 @@ def test_a_page_of_many_partitions_with_large_records_holds_little(
     monkeypatch.setattr(records, "_records", large)
     tracemalloc.start()
     try:
-        page = read_page(stage, "t", None, point, 20, SHOWN)
+        page = read_page(cluster, "t", None, point, 20, SHOWN)
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -117,9 +117,9 @@ def test_a_page_of_many_partitions_with_large_records_holds_little(
 
 
 def test_a_page_ends_in_time_in_the_middle_of_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage: Any = Stage(monkeypatch, [b"x"] * 1_000_000)
+    cluster: Any = FakeCluster(monkeypatch, [b"x"] * 1_000_000)
     began = time.monotonic()
-    page = read_page(stage, "t", None, Beginning(), 1_000_000, SHOWN, seconds=0.5)
+    page = read_page(cluster, "t", None, Beginning(), 1_000_000, SHOWN, seconds=0.5)
     assert time.monotonic() - began < 5
     assert page.records
     assert not page.is_whole
@@ -147,14 +147,14 @@ class Hidden:
 
 
 def test_looks_end_in_time_where_no_record_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage: Any = Stage(monkeypatch, [b"x"] * 10)
+    cluster: Any = FakeCluster(monkeypatch, [b"x"] * 10)
     tail = RecordTail("t", None, "read_committed", 50, SHOWN)
-    tail.read_new(stage)
-    stage.partitions[0] += [b"x"] * 10
+    tail.read_new(cluster)
+    cluster.partitions[0] += [b"x"] * 10
     Hidden(monkeypatch)
-    page = read_page(stage, "t", 0, Beginning(), 50, SHOWN)
+    page = read_page(cluster, "t", 0, Beginning(), 50, SHOWN)
     assert (page.records, page.is_whole) == ((), False)
-    read_new = tail.read_new(stage)
+    read_new = tail.read_new(cluster)
     assert (read_new.records, read_new.skipped) == ([], 7)
 
 
@@ -163,25 +163,25 @@ def test_a_page_that_ended_in_time_says_how_far_it_came(
     monkeypatch: pytest.MonkeyPatch, point: Any, unread: tuple[int, int]
 ) -> None:
     """So the next one leaves nothing out: neither the rest of a partition nor one that had no turn."""
-    stage: Any = Stage(monkeypatch, [b"x"] * 10, [b"x"] * 10)
+    cluster: Any = FakeCluster(monkeypatch, [b"x"] * 10, [b"x"] * 10)
     Hidden(monkeypatch)
-    page = read_page(stage, "t", None, point, 4, SHOWN)
+    page = read_page(cluster, "t", None, point, 4, SHOWN)
     start = unread[0] and 6
     assert page.shown == {TopicPartition("t", 0): (start, start + 3), TopicPartition("t", 1): unread}
-    monkeypatch.setattr(records, "_records", stage.records)
+    monkeypatch.setattr(records, "_records", cluster.records)
     edges = {each.partition: shown[1] for each, shown in page.shown.items()}
-    following = read_page(stage, "t", None, After(edges), 20, SHOWN)
+    following = read_page(cluster, "t", None, After(edges), 20, SHOWN)
     left = [(index, offset) for index, edge in edges.items() for offset in range(edge, 10)]
     assert sorted(offsets(following)) == left
 
 
 def test_a_search_comes_back_in_time_and_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage: Any = Stage(monkeypatch, [b"x"] * 10)
+    cluster: Any = FakeCluster(monkeypatch, [b"x"] * 10)
     Hidden(monkeypatch)
-    search = RecordSearch(stage, "t", None, Beginning(), "x", SHOWN)
+    search = RecordSearch(cluster, "t", None, Beginning(), "x", SHOWN)
     assert (search.run_for(5.0, 10), search.scanned, search.is_done) == ([], 3, False)
     assert (search.run_for(5.0, 10), search.scanned, search.is_done) == ([], 6, False)
-    monkeypatch.setattr(records, "_records", stage.records)
+    monkeypatch.setattr(records, "_records", cluster.records)
     assert [each.offset for each in search.run_for(30.0, 10)] == [6, 7, 8, 9]
     assert (search.scanned, search.is_done) == (10, True)
 
@@ -194,12 +194,12 @@ def test_a_search_comes_back_in_time_and_goes_on_where_it_was(monkeypatch: pytes
 def test_page_after_page_every_record_is_shown_once(stamps: list[list[int]], limit: int, is_older: bool) -> None:
     """In whatever order they were stamped, backwards from the end and forwards from the beginning."""
     with pytest.MonkeyPatch.context() as patch:
-        stage: Any = Stage(patch, *([b""] * len(each) for each in stamps))
-        stage.stamps = stamps
+        cluster: Any = FakeCluster(patch, *([b""] * len(each) for each in stamps))
+        cluster.stamps = stamps
         seen: list[tuple[int, int]] = []
         point: Any = Last(limit) if is_older else Beginning()
         for _ in range(100):
-            page = read_page(stage, "t", None, point, limit, SHOWN)
+            page = read_page(cluster, "t", None, point, limit, SHOWN)
             assert len(page.records) <= limit
             seen += offsets(page)[::-1] if is_older else offsets(page)
             edges = {each.partition: shown[0 if is_older else 1] for each, shown in page.shown.items()}
@@ -223,45 +223,45 @@ def test_a_page_from_a_moment_on_has_the_first_records_since_then(cluster: Clust
 
 
 def test_a_tail_begins_now_and_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage: Any = Stage(monkeypatch, [b"before"], [b"before"])
-    stage.leaderless = {1}
+    cluster: Any = FakeCluster(monkeypatch, [b"before"], [b"before"])
+    cluster.leaderless = {1}
     tail = RecordTail("t", None, "read_uncommitted", 3, SHOWN)
-    assert (offsets(tail.read_new(stage)), tail.read_new(stage).leaderless) == ([], (1,))
-    stage.partitions[0].append(b"new")
-    stage.fails = True
+    assert (offsets(tail.read_new(cluster)), tail.read_new(cluster).leaderless) == ([], (1,))
+    cluster.partitions[0].append(b"new")
+    cluster.fails = True
     with pytest.raises(Refused, match="in the middle"):
-        tail.read_new(stage)
+        tail.read_new(cluster)
     # What nobody was shown comes with the next look. The other partition has a leader now, and got nothing since.
-    stage.fails, stage.leaderless = False, set()
-    assert offsets(tail.read_new(stage)) == [(0, 1)]
-    stage.partitions[1].append(b"new")
-    assert offsets(tail.read_new(stage)) == [(1, 1)]
-    stage.partitions[0] += [b"many"] * 10
-    read_new = tail.read_new(stage)
+    cluster.fails, cluster.leaderless = False, set()
+    assert offsets(tail.read_new(cluster)) == [(0, 1)]
+    cluster.partitions[1].append(b"new")
+    assert offsets(tail.read_new(cluster)) == [(1, 1)]
+    cluster.partitions[0] += [b"many"] * 10
+    read_new = tail.read_new(cluster)
     assert (offsets(read_new), read_new.skipped) == ([(0, 9), (0, 10), (0, 11)], 7)
 
 
 @pytest.mark.parametrize("leaderless", [{1}, {0, 1}])
 def test_what_comes_with_the_leader_is_not_left_out(monkeypatch: pytest.MonkeyPatch, leaderless: set[int]) -> None:
     """A partition had none when somebody began to look, and gets its first records before the look that finds it."""
-    stage: Any = Stage(monkeypatch, [b"before"], [b"before"])
-    stage.leaderless = leaderless
+    cluster: Any = FakeCluster(monkeypatch, [b"before"], [b"before"])
+    cluster.leaderless = leaderless
     tail = RecordTail("t", None, "read_uncommitted", 3, SHOWN)
     with contextlib.suppress(Leaderless):
-        assert offsets(tail.read_new(stage)) == []
-    stage.partitions[1].append(b"new")
-    stage.leaderless, stage.young = set(), {1: 1}
-    assert offsets(tail.read_new(stage)) == [(1, 1)]
-    assert offsets(tail.read_new(stage)) == []
+        assert offsets(tail.read_new(cluster)) == []
+    cluster.partitions[1].append(b"new")
+    cluster.leaderless, cluster.young = set(), {1: 1}
+    assert offsets(tail.read_new(cluster)) == [(1, 1)]
+    assert offsets(tail.read_new(cluster)) == []
 
 
 def test_a_tail_follows_a_recreated_topic(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage: Any = Stage(monkeypatch, [b"old"] * 100)
+    cluster: Any = FakeCluster(monkeypatch, [b"old"] * 100)
     tail = RecordTail("t", None, "read_uncommitted", 50, SHOWN)
-    tail.read_new(stage)
-    stage.topic_id, stage.partitions = UUID(int=2), [[b"first", b"second"]]
-    assert offsets(tail.read_new(stage)) == [(0, 0), (0, 1)]
-    assert offsets(tail.read_new(stage)) == []
+    tail.read_new(cluster)
+    cluster.topic_id, cluster.partitions = UUID(int=2), [[b"first", b"second"]]
+    assert offsets(tail.read_new(cluster)) == [(0, 0), (0, 1)]
+    assert offsets(tail.read_new(cluster)) == []
     # A partition that was added is new from its beginning, too.
-    stage.partitions.append([b"here"])
-    assert offsets(tail.read_new(stage)) == [(1, 0)]
+    cluster.partitions.append([b"here"])
+    assert offsets(tail.read_new(cluster)) == [(1, 0)]

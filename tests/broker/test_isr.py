@@ -53,7 +53,7 @@ class IsrLeader:
             self.clock,
             on_isr_change=self.keeper.check_soon,
             can_join=lambda broker, _: broker in self.welcome,
-            give_away=self.keeper.give_away,
+            resign_leadership=self.keeper.resign_leadership,
         )
         for index in range(partitions):
             name = TopicPartition("pond", index)

@@ -28,7 +28,7 @@ def partition_context(
     sessions_missed: Callable[[], int] = lambda: 0,
     has_lease: Callable[[], bool] = lambda: True,
     is_followed_by: Callable[[int], bool] = lambda _: True,
-    give_away: Callable[[UUID, int], None] = lambda *_: None,
+    resign_leadership: Callable[[UUID, int], None] = lambda *_: None,
 ) -> PartitionContext:
     """A node whose peers may all join the ISR."""
     return PartitionContext(
@@ -45,7 +45,7 @@ def partition_context(
         sessions_missed=sessions_missed,
         has_lease=has_lease,
         is_followed_by=is_followed_by,
-        give_away=give_away,
+        resign_leadership=resign_leadership,
     )
 
 

@@ -471,7 +471,7 @@ def build_replicas(
         partitions=storage.partitions,
         life=metadata.lifecycle,
         copy_anew=replica_manager.copy_anew,
-        give_away=isr_keeper.give_away,
+        resign_leadership=isr_keeper.resign_leadership,
         journal=journal,
     )
     scrub = Scrub(
@@ -513,7 +513,7 @@ def _partition_context(
         sessions_missed=lambda: lifecycle.sessions_missed,
         has_lease=lifecycle.has_lease,
         is_followed_by=up.is_followed_by,
-        give_away=isr_keeper.give_away,
+        resign_leadership=isr_keeper.resign_leadership,
     )
 
 

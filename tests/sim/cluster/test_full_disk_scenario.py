@@ -21,7 +21,7 @@ def test_writes_go_on_while_one_disk_is_full(seed: int) -> None:
 
 def test_a_full_leader_that_keeps_its_partitions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Heartbeats, "_note_full", lambda *_: None)
-    monkeypatch.setattr(IsrKeeper, "give_away", lambda *_: None)
+    monkeypatch.setattr(IsrKeeper, "resign_leadership", lambda *_: None)
     monkeypatch.setattr(scenario_module, "SETTLE_MS", 10_000)
     result = [each for seed in range(4) for each in FullDiskScenario(seed).run().violations]
     assert any(STALLED in each for each in result)

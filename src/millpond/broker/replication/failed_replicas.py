@@ -47,7 +47,7 @@ class FailedReplicas:
         partitions: Partitions,
         life: Life,
         copy_anew: Callable[[Partition], bool],
-        give_away: Callable[[UUID, int], None],
+        resign_leadership: Callable[[UUID, int], None],
         journal: Journal,
     ) -> None:
         self._node_id = node_id
@@ -56,7 +56,7 @@ class FailedReplicas:
         self._partitions = partitions
         self._life = life
         self._copy_anew = copy_anew
-        self._give_away = give_away
+        self._resign_leadership = resign_leadership
         self._journal = journal
         self._timer: Timer | None = None
         self._to_look_at: list[Partition] = []
@@ -94,7 +94,7 @@ class FailedReplicas:
             return
         self._failed_ms.setdefault(partition, now_ms)
         if partition.is_leader:
-            self._give_away(partition.topic_id, partition.name.partition)
+            self._resign_leadership(partition.topic_id, partition.name.partition)
 
     def _is_here(self, partition: Partition) -> bool:
         return self._partitions.by_id(partition.topic_id, partition.name.partition) is partition

@@ -4,8 +4,7 @@ A replica that has caught up joins at once. Lagging replicas are looked for ever
 Changes wanted in one turn of the event loop share one AlterPartition request. One request is in flight at a time,
 with one change per partition; it is repeated until the metadata or the controller settles it.
 
-A leader that cannot write, because its disk is full or has failed, gives the leadership away by requesting an ISR
-without itself.
+A leader that cannot write, because its disk is full or has failed, resigns by requesting an ISR without itself.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class IsrKeeper:
         self._ask_controller = ask_controller
         self._journal = journal
         self._to_check: dict[tuple[UUID, int], None] = {}
-        self._to_give: dict[tuple[UUID, int], None] = {}
+        self._to_resign: dict[tuple[UUID, int], None] = {}
         self._to_ask: deque[_Asked] = deque()
         self._is_asking = False
         self._timer: Timer | None = None
@@ -186,7 +185,7 @@ class IsrKeeper:
             if leader_role is None or not self._is_running:
                 continue
             if leader_role.is_ailing:
-                self.give_away(partition.topic_id, partition.name.partition)
+                self.resign_leadership(partition.topic_id, partition.name.partition)
             request = leader_role.isr_request()
             if request is not None:
                 wanted.append(_Asked(partition, leader_role, request))
@@ -195,22 +194,22 @@ class IsrKeeper:
                 self._log(f"requesting ISR {event}", [each for each in wanted if each.event == event])
             self._ask(wanted)
 
-    # Giving leadership away.
+    # Resigning leadership.
 
-    def give_away(self, topic_id: UUID, index: int) -> None:
+    def resign_leadership(self, topic_id: UUID, index: int) -> None:
         """This node leads a partition it cannot write: give the leadership to another member of the ISR."""
-        if not self._to_give:
-            self._clock.call_soon(self._give)
-        self._to_give[topic_id, index] = None
+        if not self._to_resign:
+            self._clock.call_soon(self._resign)
+        self._to_resign[topic_id, index] = None
 
-    def _give(self) -> None:
+    def _resign(self) -> None:
         wanted: list[_Asked] = []
-        for key in list(self._to_give):
+        for key in list(self._to_resign):
             partition = self._partitions.by_id(*key)
             leader_role = None if partition is None else partition.leader_role
             if partition is None or leader_role is None or not leader_role.is_ailing or not self._is_running:
                 # Done, or the disk is writable again.
-                del self._to_give[key]
+                del self._to_resign[key]
                 continue
             request = leader_role.resignation()
             if request is not None:
@@ -218,8 +217,8 @@ class IsrKeeper:
         if wanted:
             self._log("resigning leadership: disk not writable", wanted)
             self._ask(wanted)
-        if self._to_give:
-            self._clock.call_later(RETRY_DELAY_MS, self._give)
+        if self._to_resign:
+            self._clock.call_later(RETRY_DELAY_MS, self._resign)
 
     # Requests to the controller.
 

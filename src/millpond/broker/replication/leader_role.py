@@ -290,14 +290,14 @@ class LeaderRole:
     def on_unwritten(self) -> None:
         """A write or sync has failed. Some causes pass as other files are closed or removed."""
         if self.log.failed is not None:
-            self._context.give_away(*self._partition)
+            self._context.resign_leadership(*self._partition)
         elif not self._is_refusing:
             self._is_refusing = True
-            self._context.clock.call_later(AILING_MS, self._give_away)
+            self._context.clock.call_later(AILING_MS, self._resign_leadership)
 
-    def _give_away(self) -> None:
+    def _resign_leadership(self) -> None:
         if self.is_ailing and not self._is_over:
-            self._context.give_away(*self._partition)
+            self._context.resign_leadership(*self._partition)
 
     def resignation(self) -> IsrRequest | None:
         """An ISR without this node, which gives the leadership away; None while no other replica could lead.

@@ -37,5 +37,5 @@ class PartitionContext:
     """Whether it is certain that no other node leads this node's partitions."""
     is_followed_by: Callable[[int], bool]
     """Whether a node has fetched from this one recently."""
-    give_away: Callable[[UUID, int], None]
+    resign_leadership: Callable[[UUID, int], None]
     """Called with the topic ID and index of a partition that this node can no longer write: another should lead."""

@@ -252,9 +252,9 @@ class GroupShard:
     def _apply(self, step: GroupStep, group: SelfTimed, effects: Effects) -> None:
         """Apply the decisions of a group that keeps its own timers, and set its next deadline."""
         step.effects.add(effects)
-        self._set_clock(group)
+        self._schedule(group)
 
-    def _set_clock(self, group: SelfTimed) -> None:
+    def _schedule(self, group: SelfTimed) -> None:
         timers, deadline_ms = self.shared.timers, group.next_deadline_ms()
         if deadline_ms is None:
             timers.cancel(TimerKey(CONSUMER, group.group_id))
@@ -369,7 +369,7 @@ class GroupShard:
         group = self.groups.get(group_id)
         if not isinstance(group, ConsumerGroup) or not group.beat(member_id, epoch, client_id, client_host, now_ms):
             return None
-        self._set_clock(group)
+        self._schedule(group)
         return group.settings.heartbeat_interval_ms
 
     # Queries.

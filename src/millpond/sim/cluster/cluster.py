@@ -50,7 +50,7 @@ class SimCluster:
         self._start_at_ms = dict.fromkeys(self.nodes, 0)
         self._paused: dict[int, int] = {}
         """Paused nodes, with the incarnation that is paused."""
-        self.on_resume: Callable[[], None] = _nobody_cares
+        self.on_resume: Callable[[], None] = _do_nothing
         """Called when a node resumes, before it does anything."""
 
     # Running nodes
@@ -150,4 +150,4 @@ class SimCluster:
         self.history.note(self.sim.clock.now_ms, line)
 
 
-def _nobody_cares() -> None: ...
+def _do_nothing() -> None: ...
