@@ -183,6 +183,7 @@ def test_a_node_that_accepts_no_connection_is_found(monkeypatch: pytest.MonkeyPa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scene", [scene for scene in SCENES if scene.spares_canary], ids=lambda scene: scene.name)
 def test_at_the_end_a_decent_client_is_served(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_: Target) -> None:
@@ -192,6 +193,7 @@ def test_at_the_end_a_decent_client_is_served(scene: Scene, monkeypatch: pytest.
     assert "planted" in only_finding(life(20, scene))
 
 
+@pytest.mark.slow
 def test_what_a_guest_changes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """For example where one API forgets to check for permissions."""
     commit = next(api for api in APIS if api.name == "OffsetCommit")

@@ -71,6 +71,7 @@ def test_no_list_is_read_served_or_written_in_one_turn(scene: Scene, monkeypatch
     assert len(served) > 25, "most of them are answered for all that"
 
 
+@pytest.mark.slow
 def test_what_is_handled_at_once_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The count above detects it."""
     load = Dispatcher.load

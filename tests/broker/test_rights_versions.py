@@ -12,6 +12,8 @@ from tests.support.rights_cases import Case, build, codes_in
 from millpond.broker.apis import APIS
 from millpond.wire import messages as m
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = {api.key: range(api.versions[0], api.versions[1] + 1) for api in APIS}
 DELETE_TOPICS, DESCRIBE_LOG_DIRS = 20, 35
 WITHOUT_A_CODE = {(DELETE_TOPICS, 6), (DESCRIBE_LOG_DIRS, 1), (DESCRIBE_LOG_DIRS, 2)}

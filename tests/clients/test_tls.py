@@ -15,7 +15,7 @@ from millpond.config.listeners import LISTEN
 from millpond.testing.ports import HOST, free_port
 from support.node import Node
 from support.tls import Certificates
-from support.tls_clients import CLIENTS, Librdkafka, TlsClient
+from support.tls_clients import CLIENTS, JavaTools, Librdkafka, TlsClient
 
 VALUES = [b"%d" % number for number in range(20)]
 MAPPED = {"ssl.client.auth": "required", "ssl.principal.mapping.rules": "RULE:^CN=([^,]+),.*$/$1/,DEFAULT"}
@@ -47,8 +47,9 @@ def mutual(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
     node.terminate()
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("kind", CLIENTS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=() if each is JavaTools else pytest.mark.smoke) for each in CLIENTS]
+)
 def test_clients_over_tls(encrypted: Node, certificates: Certificates, kind: type[TlsClient]) -> None:
     client = kind(certificates.authority, None)
     assert client.write_and_read(encrypted.bootstrap, f"over-tls-{kind.__name__}", VALUES) == VALUES

@@ -10,7 +10,7 @@ from millpond.sim.records.plan import FAULTS, make_plan
 from millpond.sim.records.scenario import Scenario, run_seed
 from support.seeds import seeds
 
-SEEDS = 48
+SEEDS = 24
 PER_TEST = 4
 
 
