@@ -21,6 +21,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "load_crowd": ("Crowd", "Groups"),
     "load_transactions": ("Copy", "Transactions"),
     "load_clients": ("Reads", "Sends"),
+    "load_queue": ("Jobs", "PacedJobs"),
     "load_foreign": ("Bulk", "One", "Paced", "Read"),
 }
 """Loads by module, imported on use: a process loads only the libraries of its load."""

@@ -26,6 +26,7 @@ WIDE_PARTITIONS = 1000
 GROUPS = 100
 MEMBERS_EACH = 5
 GROUP_RECORDS_PER_S = 20
+WORKERS = (1, 10, 100)
 COMPACTED_KEYS = 1000
 """Few enough for every batch to repeat each key."""
 
@@ -59,13 +60,13 @@ def needs_librdkafka() -> None:
         raise LeftOut(str(reason)) from reason
 
 
-def _driven(load: str, broker: Mapping[str, str] | None = None, batches: int = 0, **arguments: object) -> Enter:
+def _driven(load: str, of_node: Mapping[str, str] | None = None, batches: int = 0, **arguments: object) -> Enter:
     """One load against one broker with a topic, filled with this many full batches."""
 
     def enter(stack: ExitStack, who: KafkaSpeaker, plan: Plan, own: Mapping[str, str]) -> Slice:
         if load in ("ProduceLibrdkafka", "Crowd"):
             needs_librdkafka()
-        node = stack.enter_context(who.node({**(broker or {}), **own}))
+        node = stack.enter_context(who.node({**(of_node or {}), **own}))
         node.create_topic("race")
         given = dict(arguments)
         if batches:
@@ -191,6 +192,10 @@ _WIDE = _driven(
 )
 
 
+def _queue(load: str, workers: int) -> Enter:
+    return _driven(load, broker="kafka", workers=workers, acks=raw.ACKS_ALL)
+
+
 def _transactions_note(figures: Mapping[str, float]) -> str:
     return f"{figures['transactions_per_s']:,.0f} transactions a second" if figures else ""
 
@@ -292,6 +297,23 @@ RACES: tuple[Race, ...] = (
     ),
     Race("latency", "end to end at 1,000/s, acks=1", _latency(1, "arrival"), figure="p99_ms"),
     Race("latency-all", "until acknowledged at 1,000/s, acks=all", _latency(-1, "answer"), ALL_WAYS, SYNC, "p99_ms"),
+    *(
+        Race(
+            f"queue-{workers}",
+            f"a queue, {workers} {'workers' if workers > 1 else 'worker'}",
+            _queue("Jobs", workers),
+        )
+        for workers in WORKERS
+    ),
+    *(
+        Race(
+            f"queue-latency-{workers}",
+            f"a queue at 500/s, {workers} {'workers' if workers > 1 else 'worker'}",
+            _queue("PacedJobs", workers),
+            figure="p99_ms",
+        )
+        for workers in WORKERS
+    ),
     Race("replicated", "produce 100 B, librdkafka, acks=all, 3 replicas", _replicated(SMALL_BYTES)),
     *USE,
 )

@@ -10,7 +10,7 @@ from bench.kafka_node import KafkaNode, KafkaNodes
 from bench.node import Node
 from bench.peers.foreign import Foreign
 from bench.peers.nats import NatsNode
-from bench.peers.rabbitmq import RabbitNode
+from bench.peers.rabbitmq import RabbitNode, RabbitQueueNode
 from bench.peers.redis import RedisNode
 from bench.race import OURS, Contender, KafkaSpeaker
 
@@ -28,8 +28,10 @@ KAFKA = KafkaSpeaker(
 _ALL: tuple[Contender, ...] = (
     TWO_CORES,
     KAFKA,
-    Foreign("redis", "Redis streams", RedisNode),
-    Foreign("nats", "NATS JetStream", NatsNode),
-    Foreign("rabbitmq", "RabbitMQ streams", RabbitNode),
+    Foreign("redis", "Redis streams", RedisNode, "redis", queue={}),
+    Foreign("nats", "NATS JetStream", NatsNode, "nats"),
+    Foreign("rabbitmq", "RabbitMQ streams", RabbitNode, "rabbitmq"),
+    Foreign("rabbitmq-quorum", "RabbitMQ, quorum", RabbitQueueNode, "rabbitmq", {"kind": "quorum"}, logs=False),
+    Foreign("rabbitmq-classic", "RabbitMQ, classic", RabbitQueueNode, "rabbitmq", {"kind": "classic"}, logs=False),
 )
 PEERS: dict[str, Contender] = {each.name: each for each in _ALL}

@@ -15,6 +15,7 @@ from bench.line import LeftOut
 from bench.measure import Plan, Slice, client, slice_of
 from bench.node import HOST, START_SECONDS_MAX, Node, cpu_seconds_of
 from bench.race import WARM_SECONDS, Race, Way
+from bench.races import WORKERS
 
 READ_MESSAGES = 300_000
 READ_MESSAGES_QUICK = 50_000
@@ -56,20 +57,31 @@ def program(name: str, package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """`name` is also that of the module with its protocol, `bench.load_NAME`."""
+    """`protocol` names the modules with its protocol: `bench.load_NAME` and `bench.queue_NAME`."""
 
     name: str
     title: str
     node: Callable[[Mapping[str, str]], Node]
+    protocol: str
+    queue: Mapping[str, str] | None = None
+    """It has queues, and this is how to open one; else it has a log."""
+    logs: bool = True
     warm_seconds: float = WARM_SECONDS
 
     def runs(self, race: Race) -> bool:
-        return race.name in LOADS
+        if race.name in QUEUE_LOADS:
+            return self.queue is not None
+        return self.logs and race.name in LOADS
 
     def enter(self, stack: ExitStack, race: Race, plan: Plan, way: Way) -> Slice:
-        load = LOADS[race.name]
+        if race.name in QUEUE_LOADS:
+            load, workers = QUEUE_LOADS[race.name]
+            arguments: dict[str, object] = {"workers": workers, **(self.queue or {})}
+        else:
+            load = LOADS[race.name]
+            arguments = _arguments(load, plan)
         node = stack.enter_context(self.node(way.settings.get(self.name, {})))
-        started = stack.enter_context(client(load, node, broker=self.name, **_arguments(load, plan)))
+        started = stack.enter_context(client(load, node, broker=self.protocol, **arguments))
         return slice_of(node, started)
 
 
@@ -81,7 +93,14 @@ LOADS = {
     "fetch": "Read",
     "latency-all": "Paced",
 }
-"""The load of each race that all of them can run."""
+"""The load of each race that all logs can run."""
+
+QUEUE_LOADS = {
+    f"{prefix}-{workers}": (load, workers)
+    for prefix, load in (("queue", "Jobs"), ("queue-latency", "PacedJobs"))
+    for workers in WORKERS
+}
+"""The load of each race of queues, and its workers."""
 
 
 def _arguments(load: str, plan: Plan) -> dict[str, object]:

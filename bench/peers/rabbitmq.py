@@ -1,4 +1,4 @@
-"""RabbitMQ with its stream plugin, in a private folder with a private Erlang name server."""
+"""RabbitMQ, read as a stream or as a queue, in a private folder with a private Erlang name server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ SCRIPT = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 
 class RabbitNode(ForeignNode):
+    """It is measured by its stream protocol."""
+
     _names: subprocess.Popen[bytes] | None = None
+
+    def listeners(self) -> dict[str, str]:
+        return {"listeners.tcp.1": f"{HOST}:{free_port()}", "stream.listeners.tcp.1": f"{HOST}:{self.port}"}
 
     def words(self, folder: str) -> list[str]:
         program("rabbitmq-server", "rabbitmq-server")
@@ -31,8 +36,7 @@ class RabbitNode(ForeignNode):
             env={**os.environ, **own},
         )
         settings = {
-            "listeners.tcp.1": f"{HOST}:{free_port()}",
-            "stream.listeners.tcp.1": f"{HOST}:{self.port}",
+            **self.listeners(),
             "log.console": "false",
             **self.settings,
         }
@@ -63,3 +67,10 @@ class RabbitNode(ForeignNode):
             names.kill()
             names.wait()
         super().remove()
+
+
+class RabbitQueueNode(RabbitNode):
+    """It is measured by AMQP."""
+
+    def listeners(self) -> dict[str, str]:
+        return {"listeners.tcp.1": f"{HOST}:{self.port}", "stream.listeners.tcp.1": f"{HOST}:{free_port()}"}
