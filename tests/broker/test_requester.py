@@ -62,6 +62,26 @@ def test_an_overdue_answer_is_lost_and_the_next_request_connects_anew(pair: Node
     assert pair.requester.connections_made == 2
 
 
+def test_an_exclusive_request_supersedes_the_one_before_it_on_a_connection_of_its_own(pair: NodeAndCaller) -> None:
+    """A leader takes two fetches on one connection as proof that its first response has arrived."""
+    asker = pair.sim.start("other")
+    pair.requester = Requester(asker.network, asker.clock, "node", pair.node.port, "other", is_exclusive=True)
+    pair.sim.pause("node")
+    pair.ask()
+    pair.sim.run_for(100)
+    pair.ask()
+    assert pair.heard_all(1, within_ms=1)
+    assert isinstance(pair.heard[0], RequestLost)
+    assert not pair.heard[0].is_cut, "the node has not refused anything"
+    pair.sim.resume("node")
+    assert pair.heard_all(2)
+    assert isinstance(pair.heard[1], m.ApiVersionsResponse)
+    assert pair.requester.connections_made == 2
+    pair.ask()
+    assert pair.heard_all(3)
+    assert pair.requester.connections_made == 2
+
+
 def test_a_broken_connection_is_told_to_all_that_wait_once(pair: NodeAndCaller) -> None:
     pair.ask()
     pair.ask()

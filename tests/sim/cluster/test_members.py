@@ -359,3 +359,8 @@ def test_voters_come_and_go_under_load_and_trouble(seed: int) -> None:
     scenario = MembersScenario(seed)
     assert scenario.run().violations == []
     assert len(scenario.inspector.voter_sets) > 2, "hardly anybody came or went"
+
+
+def test_two_fetches_in_a_socket_do_not_prove_that_a_controller_leads() -> None:
+    """It had been suspended, and gave itself a lease because of what a voter had sent in between."""
+    assert MembersScenario(3000046).run().violations == []

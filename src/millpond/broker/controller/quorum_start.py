@@ -97,7 +97,8 @@ def make_host(
             fetch_wait_ms=min(500, settings[CONTROLLER_QUORUM_FETCH_TIMEOUT_MS] // 3),
         ),
         # Separate connections: fetches are pending at the leader and must not delay votes.
-        peers=(Peers(world, client_id, addresses), Peers(world, client_id, addresses)),
+        # A leader takes a second fetch on a connection as proof that its response to the first has arrived.
+        peers=(Peers(world, client_id, addresses), Peers(world, client_id, addresses, is_exclusive=True)),
         cluster_name=lambda: folder.known_name,
         on_step=on_step,
         addresses=addresses,

@@ -39,7 +39,7 @@ Addresses = Callable[[int], tuple[str, int] | None]
 
 
 class Peers:
-    """Sends requests to nodes by id; `for_bulk` and `is_shared` are as in `Requester`."""
+    """Sends requests to nodes by id; `for_bulk` and others are as in `Requester`."""
 
     def __init__(
         self,
@@ -49,9 +49,11 @@ class Peers:
         *,
         for_bulk: bool = False,
         is_shared: bool = False,
+        is_exclusive: bool = False,
     ) -> None:
         self._for_bulk = for_bulk
         self._is_shared = is_shared
+        self._is_exclusive = is_exclusive
         self._world = world
         self._client_id = client_id
         self._addresses = addresses
@@ -76,6 +78,7 @@ class Peers:
                 self._client_id,
                 for_bulk=self._for_bulk,
                 is_shared=self._is_shared,
+                is_exclusive=self._is_exclusive,
             )
             known = self._requesters[node_id] = address, requester
         client_id = self._client_id if change_id is None else self._client_id + _CHANGE_MARK + change_id

@@ -2,7 +2,8 @@
 
 Responses come in the order of the requests. An overdue response closes the connection, because those behind it cannot
 be expected either; the next request opens a new one. On a connection that is shared by many clients a timeout fails
-only its own request: the others keep waiting, and new requests use a new connection.
+only its own request: the others keep waiting, and new requests use a new connection. An exclusive connection has one
+request at a time: a further one closes it and uses a new one.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Requester:
     """One connection at a time, opened on the first request.
 
     With `for_bulk` it accepts responses of any size, and does not time out while data keeps arriving. With
-    `is_shared` the requests are independent, and a timeout of one must not cost another its response.
+    `is_shared` the requests are independent, and a timeout of one must not cost another its response. With
+    `is_exclusive` each request supersedes the one before it.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class Requester:
         *,
         for_bulk: bool = False,
         is_shared: bool = False,
+        is_exclusive: bool = False,
     ) -> None:
         self._for_bulk = for_bulk
+        self._is_exclusive = is_exclusive
         self.client_id = client_id
         self.is_shared = is_shared
         self.connections_made = 0
@@ -85,6 +89,8 @@ class Requester:
 
     def ask(self, request: Message, version: int, timeout_ms: int, client_id: str | None = None) -> Later[Any]:
         """The response, or RequestLost, also on timeout. `client_id` replaces the usual one."""
+        if self._is_exclusive and self._connection is not None and self._connection.in_flight:
+            self._connection.give_up()
         connection, asked = self._send(request, version, client_id or self.client_id)
         connection.in_flight.append(asked)
         self._wait(connection, asked, timeout_ms)

@@ -1,8 +1,8 @@
 """Until when the other replicas provably followed this leader.
 
 The arrival of a fetch proves nothing: a partition or a stopped process may have delayed it, and its sender may follow
-another leader by now. But a second fetch on the same connection was sent after the response to the first had arrived,
-so its sender still followed this leader when that response left.
+another leader by now. But a replica has one fetch at a time on a connection: a second one was sent after the response
+to the first had arrived, so its sender still followed this leader when that response left.
 """
 
 from __future__ import annotations
