@@ -5,6 +5,7 @@ from __future__ import annotations
 from millpond.base.ids import TopicPartition
 from millpond.client.async_consumer import AsyncConsumer
 from millpond.client.async_producer import AsyncProducer
+from millpond.client.async_queue import AsyncQueue, AsyncQueueMessage
 from millpond.client.consumer import Consumer
 from millpond.client.errors import (
     BufferFull,
@@ -16,6 +17,7 @@ from millpond.client.errors import (
     DecodeFailed,
     Fenced,
     HandlerFailed,
+    LockExpired,
     MissingExtra,
     Reject,
     SendFailed,
@@ -28,6 +30,7 @@ from millpond.client.partitioner import RoundRobin, by_key, salted, unsalted
 from millpond.client.payloads import registry_decoder, registry_serializer
 from millpond.client.processed_ids import ProcessedIds, SqliteIds
 from millpond.client.producer import Producer
+from millpond.client.queue import Queue, QueueMessage
 from millpond.client.redis_ids import RedisIds
 from millpond.client.retry import Retry
 from millpond.client.worker import Worker, run_workers, worker
@@ -35,6 +38,8 @@ from millpond.client.worker import Worker, run_workers, worker
 __all__ = [
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncQueue",
+    "AsyncQueueMessage",
     "BufferFull",
     "ClientError",
     "Closed",
@@ -46,10 +51,13 @@ __all__ = [
     "Delivery",
     "Fenced",
     "HandlerFailed",
+    "LockExpired",
     "Message",
     "MissingExtra",
     "ProcessedIds",
     "Producer",
+    "Queue",
+    "QueueMessage",
     "RedisIds",
     "Reject",
     "Retry",

@@ -176,7 +176,7 @@ class AtLeastOnce:
             nonlocal left, refusal
             with lock:
                 left -= 1
-                if on_refused is not None and _is_refusal(error):
+                if on_refused is not None and is_refusal(error):
                     assert isinstance(error, SendFailed)
                     refusal = refusal or error
                     error = None
@@ -208,7 +208,7 @@ class AtLeastOnce:
             except BaseException as error:
                 for _ in outgoing[done:]:
                     sent(error)
-                if on_refused is None or not _is_refusal(error):
+                if on_refused is None or not is_refusal(error):
                     raise
                 return
 
@@ -315,5 +315,5 @@ def commit(consumer: Consumer, offsets: Mapping[TopicPartition, int]) -> bool:
     raise AssertionError("the last try returns or raises")
 
 
-def _is_refusal(error: BaseException | None) -> bool:
+def is_refusal(error: BaseException | None) -> bool:
     return isinstance(error, SendFailed) and error.code in REFUSED_SENDS

@@ -91,7 +91,7 @@ def dead_letter(
         (OFFSET, b"%d" % origin.offset),
         (TIMESTAMP, b"%d" % origin.timestamp_ms),
         (ATTEMPTS, b"%d" % attempts),
-        (ERROR_TYPE, _type_name(error).encode(errors="replace")),
+        (ERROR_TYPE, type_name(error).encode(errors="replace")),
         (ERROR_MESSAGE, error_text(error)[:ERROR_MESSAGE_CHARACTERS_MAX].encode(errors="replace")),
         (ERROR_TRACEBACK, _traceback(error).encode(errors="replace")),
         (GROUP, group.encode()),
@@ -143,7 +143,7 @@ def error_name(error: BaseException) -> str:
     try:
         return repr(error)
     except Exception as fault:
-        return f"<{_type_name(error)}, repr() of it raised {type(fault).__name__}>"
+        return f"<{type_name(error)}, repr() of it raised {type(fault).__name__}>"
 
 
 def own_headers(headers: Headers) -> Headers:
@@ -195,7 +195,7 @@ def _number(message: Message, name: str, otherwise: int) -> int:
         return otherwise
 
 
-def _type_name(error: BaseException) -> str:
+def type_name(error: BaseException) -> str:
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 

@@ -57,13 +57,15 @@ class Stats:
     dead: int = 0
     skipped: int = 0
     """Records that were already in the store of processed ids."""
+    expired: int = 0
+    """Records of a queue that were handled, but whose lock was lost meanwhile: they are delivered again."""
 
 
 class Engine:
     def __init__(self, options: Options, handler: Handler, bootstrap: str | None) -> None:
         self.stats = Stats()
         self._options = options
-        self._handler: Handler | TracedHandler = _traced(handler, options.group) if options.tracing else handler
+        self._handler: Handler | TracedHandler = traced(handler, options.group) if options.tracing else handler
         self._bootstrap = bootstrap
         self._retry_topics = options.retry_topics()
         self._in_flight = InFlight(self._retry_topics)
@@ -428,7 +430,7 @@ class Engine:
             except BaseException as error:
                 if self._is_over:
                     raise
-                _uncancel()
+                uncancel()
                 self._conclude(job, error, [])
             else:
                 if not outgoing:
@@ -552,7 +554,7 @@ class _NotSent(Exception):
     """The cluster did not take a record's Send. Not the record's fault, so no dead letter."""
 
 
-def _traced(handler: Handler, group: str) -> TracedHandler:
+def traced(handler: Handler, group: str) -> TracedHandler:
     from millpond.client.traces import TracedHandler
 
     return TracedHandler(handler, group)
@@ -566,7 +568,7 @@ def _heartbeat_settings(options: Options) -> dict[str, Any]:
     return {"heartbeat.interval.ms": max(min(HEARTBEAT_MS, session_ms // 3), 1)}
 
 
-def _uncancel() -> None:
+def uncancel() -> None:
     """A handler that cancelled its own task has failed, but the runner in the same task goes on."""
     task = asyncio.current_task()
     assert task is not None

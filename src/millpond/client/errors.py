@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from millpond.remote.errors import ClientError as ClientError
 from millpond.remote.errors import ConfigError as ConfigError
 from millpond.remote.errors import Fenced as Fenced
+from millpond.remote.errors import LockExpired as LockExpired
 from millpond.remote.errors import SendFailed as SendFailed
 from millpond.remote.errors import UnknownTopic as UnknownTopic
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from millpond.client.checks import (
+    PATTERN_MARK,
     check_callable,
     check_choice,
     check_duration,
@@ -24,16 +25,31 @@ from millpond.client.payloads import Decoder, Serializer
 from millpond.client.processed_ids import ProcessedIds
 from millpond.client.retry import NO_RETRY, Retry
 
+Mode: TypeAlias = Literal["log", "queue"]
 Delivery: TypeAlias = Literal["at_most_once", "at_least_once", "exactly_once"]
 DELIVERIES = ("at_most_once", "at_least_once", "exactly_once")
 
 
 CLASSIC_SESSION_SECONDS: Final = 10.0
 
+NOT_FOR_QUEUES: Final = {
+    "delivery": "a queue delivers at least once; note the id of a job where its effect is written",
+    "processed": 'a queue delivers at least once; use mode="log" for effects in a database exactly once',
+    "record_id": 'it belongs to processed=, which is for mode="log"',
+    "commit_every_s": "each record is acknowledged by itself, at once",
+    "protocol": "a share group has a protocol of its own",
+    "instance": "a restarted worker waits for nothing: no partition is assigned to one worker alone",
+    "session_timeout_s": "a record comes back after share.record.lock.duration.ms of the group, or as soon as the "
+    "connection of its worker breaks",
+    "transaction_timeout_s": "a queue has no transactions",
+}
+"""Options that a queue cannot honour, and why."""
+
 
 class OptionsKwargs(TypedDict, total=False):
     """Arguments of Worker besides topics and group, for type checkers. Options documents them."""
 
+    mode: Mode
     delivery: Delivery
     retries: Retry | int
     dead_letters: str | None
@@ -71,13 +87,17 @@ class Options:
     topics: Sequence[str]
     """The topic, or a list of topics."""
     group: str
-    """The consumer group, under which the cluster stores the worker's offsets."""
+    """The consumer group, under which the cluster stores the worker's offsets; in queue mode the share group."""
+    mode: Mode = "log"
+    """`"log"`: partitions are divided among the workers, each in order. `"queue"`: every worker takes the next record
+    of any partition, and finishes each by itself."""
     delivery: Delivery = "at_least_once"
     """Whether a crash may lose records in flight, repeat them, or neither."""
     retries: Retry = NO_RETRY
     """When and how often a failed record is retried; a number is the count of further tries."""
     dead_letters: str | None = None
-    """The topic for records that failed for good. None: the worker stops before such a record instead."""
+    """The topic for records that failed for good. None: the worker stops before such a record instead; in queue mode
+    it rejects the record if the group has `errors.deadletterqueue.topic.name`."""
     concurrency: int = 1
     """Handlers at a time: threads, or tasks of an async handler."""
     processed: ProcessedIds | None = None
@@ -85,7 +105,8 @@ class Options:
     record_id: Callable[[Message], str] | None = None
     """The record's id in that store; by default its group, topic, partition and offset."""
     in_flight_max: int = 1_000
-    """The most unfinished records: a crash repeats these and those finished since the last commit."""
+    """The most unfinished records: a crash repeats these and those finished since the last commit. In queue mode a
+    worker takes ahead only what its handlers finish within a fifth of a second."""
     commit_every_s: float = 0.2
     """How often finished offsets are committed."""
     stop_timeout_s: float = 30.0
@@ -93,7 +114,8 @@ class Options:
     close_timeout_s: float = 10.0
     """How long a stopping worker waits for the cluster once its handlers are done."""
     from_: From = "earliest"
-    """Where a group without committed offsets begins; an int is milliseconds since 1970."""
+    """Where a group without committed offsets begins; an int is milliseconds since 1970. In queue mode
+    `"earliest"` or `"latest"`: the worker gives the share group this setting, unless it has one."""
     protocol: Protocol = "classic"
     """The group protocol; `"consumer"` is the newer one (KIP-848), in which the broker assigns."""
     instance: str | None = None
@@ -118,6 +140,8 @@ class Options:
 
     def retry_topics(self) -> dict[str, float]:
         """The retry topics it reads, and how long a record waits there at most."""
+        if self.mode == "queue":
+            return {}
         return {name: longest_s for topic in self.topics for name, longest_s in self.retries.topics(topic).items()}
 
     def home(self, topic: str) -> str:
@@ -128,6 +152,8 @@ class Options:
 def check(options: Options, handler: Handler) -> None:
     """ConfigError for wrong or contradictory options."""
     _check_kinds(options)
+    if options.mode == "queue":
+        check_queue(options)
     if not options.group:
         raise ConfigError("a worker needs a group: the cluster stores its offsets under that name")
     if options.delivery not in DELIVERIES:
@@ -150,6 +176,21 @@ def check(options: Options, handler: Handler) -> None:
         raise ConfigError("concurrency and in_flight_max are at least 1")
 
 
+def check_queue(options: Options) -> None:
+    """ConfigError for options that have no meaning for a queue."""
+    defaults = {each.name: each.default for each in fields(Options)}
+    for name, why in NOT_FOR_QUEUES.items():
+        if getattr(options, name) != defaults[name]:
+            raise ConfigError(f'mode="queue" takes no {name}: {why}')
+    if options.from_ not in ("earliest", "latest"):
+        raise ConfigError(
+            'from_ is "earliest" or "latest" with mode="queue": a share group that exists is moved with '
+            "`millpond group reset`"
+        )
+    if any(each.startswith(PATTERN_MARK) for each in options.topics):
+        raise ConfigError('mode="queue" takes names of topics, not patterns: a share group subscribes by name')
+
+
 def _check_kinds(options: Options) -> None:
     """Check types here, instead of a TypeError at the first record."""
     check_topics(options.topics)
@@ -166,6 +207,7 @@ def _check_kinds(options: Options) -> None:
     for name in ("commit_every_s", "stop_timeout_s", "close_timeout_s", "transaction_timeout_s"):
         value = getattr(options, name)
         check_duration(value, name)
+    check_choice(options.mode, "mode", ("log", "queue"))
     check_choice(options.protocol, "protocol", ("classic", "consumer"))
     check_session_timeout(options.session_timeout_s, options.protocol)
     check_from(options.from_)

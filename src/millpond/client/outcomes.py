@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import time
 from math import ceil
+from typing import Protocol
 
 from millpond.base.words import counted
 from millpond.client.connection import LOG
-from millpond.client.dead_letters import dead_letter, error_name
+from millpond.client.dead_letters import Origin, dead_letter, error_name
 from millpond.client.errors import DecodeFailed, HandlerFailed, Reject
-from millpond.client.message import Send
+from millpond.client.message import Message, Send
 from millpond.client.options import Options
 from millpond.client.progress import Job
 from millpond.client.retry import retry_record, retry_topic
 
 
-def is_worth_another_try(options: Options, job: Job, error: BaseException) -> bool:
+class FailedRecord(Protocol):
+    @property
+    def message(self) -> Message: ...
+
+    @property
+    def origin(self) -> Origin: ...
+
+    @property
+    def attempts(self) -> int: ...
+
+    @property
+    def redriven(self) -> int: ...
+
+
+def is_worth_another_try(options: Options, job: FailedRecord, error: BaseException) -> bool:
     """Retrying does not help a payload that cannot be decoded or was rejected."""
     hopeless = isinstance(error, (DecodeFailed, Reject, *options.retries.give_up_on))
     return not hopeless and job.attempts < options.retries.tries
@@ -34,7 +49,7 @@ def to_retry_topic(options: Options, job: Job) -> Send:
     )
 
 
-def to_dead_letters(options: Options, job: Job, error: BaseException) -> Send:
+def to_dead_letters(options: Options, job: FailedRecord, error: BaseException) -> Send:
     """HandlerFailed if there is no dead-letter topic."""
     tries = counted(job.attempts, "try")
     if options.dead_letters is None:

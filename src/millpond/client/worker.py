@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event, Thread, current_thread, main_thread
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from millpond.client.arguments import named_arguments
 from millpond.client.checks import check_topics
@@ -18,6 +18,9 @@ from millpond.client.handler import Handler
 from millpond.client.options import Options, OptionsKwargs, WorkerKwargs, check
 from millpond.client.payloads import Decoder, Serializer, encode
 from millpond.client.retry import NO_RETRY, as_retry
+
+if TYPE_CHECKING:
+    from millpond.client.queue_engine import QueueEngine
 
 JOIN_SECONDS = 60.0
 
@@ -54,7 +57,7 @@ class Worker:
             **options,  # type: ignore[arg-type]  # Its retries are no longer a number.
         )
         check(self.options, self._handler)
-        self._engine: Engine | None = None
+        self._engine: Engine | QueueEngine | None = None
         self._thread: Thread | None = None
         self._failure: BaseException | None = None
         self.__name__ = self._handler.name
@@ -118,7 +121,7 @@ class Worker:
     def __exit__(self, *failure: object) -> None:
         self.stop()
 
-    def _make_engine(self, bootstrap: str | None) -> Engine:
+    def _make_engine(self, bootstrap: str | None) -> Engine | QueueEngine:
         if _is_importing:
             raise ConfigError(
                 f"importing the module runs {self.__name__}: put `{self.__name__}.run()` under "
@@ -126,7 +129,12 @@ class Worker:
             )
         if self.is_running():
             raise ConfigError("this worker is already running: create another one")
-        self._engine = Engine(self.options, self._handler, bootstrap or self.bootstrap)
+        if self.options.mode == "queue":
+            from millpond.client.queue_engine import QueueEngine
+
+            self._engine = QueueEngine(self.options, self._handler, bootstrap or self.bootstrap)
+        else:
+            self._engine = Engine(self.options, self._handler, bootstrap or self.bootstrap)
         return self._engine
 
 

@@ -97,6 +97,17 @@ class Cluster(Closable):
         """Separate connections to the same cluster, for writing while a reader has requests in flight."""
         return Cluster(self._settings)
 
+    @property
+    def bootstrap(self) -> str:
+        """Its addresses, for messages."""
+        return ", ".join(f"{each.host}:{each.port}" for each in self._bootstrap)
+
+    def connect(self, address: Address) -> BrokerConnection:
+        """A connection that belongs to the caller, who may be on another thread."""
+        return BrokerConnection(
+            *address, security=self._security, client_id=self._client_id, answer_seconds=self._answer_seconds
+        )
+
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
@@ -108,6 +119,10 @@ class Cluster(Closable):
         With `create`, a cluster that auto-creates topics is asked to.
         """
         return self.retrying("ask for the topics", lambda: self._ask_topics(names, create))
+
+    def topics_once(self, names: Collection[str]) -> dict[str, TopicInfo]:
+        """The same without retries, for callers with their own."""
+        return self._ask_topics(names, False)
 
     def topic(self, name: str) -> TopicInfo:
         """One topic, cached if it was requested before."""
@@ -235,9 +250,7 @@ class Cluster(Closable):
         if connection is not None and connection.is_stale:
             connection.close()
         if connection is None or connection.is_closed:
-            connection = self._connections[address, purpose] = BrokerConnection(
-                *address, security=self._security, client_id=self._client_id, answer_seconds=self._answer_seconds
-            )
+            connection = self._connections[address, purpose] = self.connect(address)
         return connection
 
     def _ask_topics(self, names: Collection[str] | None, create: bool) -> dict[str, TopicInfo]:

@@ -57,8 +57,9 @@ class BrokerConnection(Closable):
         self._socket = self._connect(security)
         try:
             self._versions = self._ask_versions()
-            if security.login is not None:
-                self._log_in(security.login)
+            self._login = security.login
+            if self._login is not None:
+                self._log_in(self._login)
         except BaseException:
             self.close()
             raise
@@ -72,6 +73,11 @@ class BrokerConnection(Closable):
         """Whether its login is about to expire (KIP-368) and no response is outstanding: a new connection is
         better."""
         return self._renew_at is not None and time.monotonic() > self._renew_at and not self._waiting
+
+    def log_in_again(self) -> None:
+        """Before the login expires, on the same connection (KIP-368). Without a login nothing happens."""
+        if self._login is not None:
+            self._log_in(self._login)
 
     @property
     def waiting_count(self) -> int:

@@ -120,6 +120,10 @@ class Answered(ClusterError):
         super().__init__(text, code=code, retriable=code in PASSING)
 
 
+class LockExpired(ClusterError):
+    """A record of a queue is no longer held by this member: its acknowledgement was refused or is not confirmed."""
+
+
 class OffsetsGone(ClusterError):
     """Requested records are not in the log, or no longer."""
 

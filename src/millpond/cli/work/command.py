@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from millpond.client.worker import Worker
 
 RELOAD_SECONDS: Final = 0.5
-FIGURES: Final = ("processed", "retried", "dead", "skipped")
+FIGURES: Final = ("processed", "retried", "dead", "skipped", "expired")
 
 
 @click.command("work")
@@ -164,10 +164,11 @@ class _Lag:
     def __init__(self, access: Access, workers: Sequence[Worker], stack: ExitStack) -> None:
         self._access = access
         # A worker with another cluster has its lag there.
-        self._groups = sorted({each.options.group for each in workers if each.bootstrap is None})
+        # A queue has neither partitions for each process nor committed offsets.
+        self._workers = [each for each in workers if each.bootstrap is None and each.options.mode != "queue"]
+        self._groups = sorted({each.options.group for each in self._workers})
         self._stack = stack
         self._watch: LagWatch | None = None
-        self._workers = [each for each in workers if each.bootstrap is None]
 
     def idle(self, processes: int) -> Iterator[str]:
         """Workers with more processes than partitions, if the cluster answers."""
