@@ -19,6 +19,7 @@ from millpond.client import options
 from millpond.client.consumer import Consumer, ConsumerKwargs
 from millpond.client.options import Options, OptionsKwargs, WorkerKwargs
 from millpond.client.producer import Producer, ProducerKwargs, SendKwargs
+from millpond.client.queue import Queue
 from millpond.client.retry import Retry
 from millpond.client.worker import Worker
 
@@ -30,6 +31,17 @@ INTRODUCTION = """\
 `tools/client_docs.py` generates this page from the signatures in `src/millpond/client/`. [client.md](client.md)
 explains them, with a cookbook. An unknown argument is refused with the nearest known name.
 """
+
+FOR_QUEUES = {
+    "topic": "The topic of the jobs.",
+    "group": "The share group that receives them. None: this queue only sends.",
+    "from_": "Where a new group begins: its `share.auto.offset.reset`, unless it has a value.",
+    "serializer": "Turns a value into bytes: a function `(value, topic) -> bytes | None`.",
+    "settings": "Further librdkafka settings; those for security apply to receiving too.",
+    "max": "The most messages to return.",
+    "timeout": "How many seconds to wait for the first one.",
+}
+"""Parameters of queues that mean something else elsewhere."""
 
 BESIDE = {
     "bootstrap": "The cluster, as `host:port,host:port`; else `MILLPOND_BOOTSTRAP`, else `127.0.0.1:9092`.",
@@ -48,6 +60,9 @@ SIGNATURES: tuple[tuple[str, str, Callable[..., Any], tuple[type, ...]], ...] = 
     ("Producer", "`AsyncProducer` takes the same.", Producer.__init__, (ProducerKwargs,)),
     ("Producer.send", "`AsyncProducer.send` and `queue` take the same.", Producer.send, (SendKwargs,)),
     ("Consumer", "`AsyncConsumer` takes the same.", Consumer.__init__, (ConsumerKwargs,)),
+    ("Queue", "`AsyncQueue` takes the same.", Queue.__init__, ()),
+    ("Queue.send", "`AsyncQueue.send` takes the same.", Queue.send, (SendKwargs,)),
+    ("Queue.receive", "`AsyncQueue.receive` takes the same.", Queue.receive, ()),
     (
         "worker",
         'A decorator: `@worker("orders", group="billing")`; or `Worker(function, "orders", group="billing")`.',
@@ -74,7 +89,8 @@ def _lines() -> Iterator[str]:
         for parameter, kind_text, default in _parameters(function, declared):
             if name == "worker" and parameter == "handler":
                 continue
-            description = descriptions.get(parameter) or BESIDE.get(parameter)
+            of_queue = FOR_QUEUES.get(parameter) if name.startswith("Queue") else None
+            description = of_queue or descriptions.get(parameter) or BESIDE.get(parameter)
             if description is None:
                 raise SystemExit(f"{name}: {parameter} has no docstring below it")
             yield f"| `{parameter}` | {_code(kind_text)} | {default} | {description.replace('|', _BAR)} |"
@@ -149,6 +165,8 @@ ALIASES = {
     "Serializer": "function",
     "Decoder": "function",
     "HeadersLike": "mapping | pairs",
+    "QueueFrom": '"earliest" | "latest"',
+    "Mode": '"log" | "queue"',
     "From": '"earliest" | "latest" | datetime | int',
     "Protocol": '"classic" | "consumer"',
     "OnRebalance": "function",

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
-from queue_kit import SHORT_LOCK, configure, needs_delay
 
 from millpond import (
     AsyncQueue,
@@ -26,6 +25,7 @@ from millpond import (
 )
 from millpond.testing import Pond
 from support.node import Node
+from support.share_settings import SHORT_LOCK, configure, needs_delay
 
 PATIENCE_SECONDS = 60.0
 

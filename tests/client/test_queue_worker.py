@@ -11,13 +11,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from queue_kit import SHORT_LOCK, configure, needs_broker_letters, needs_delay
 
 from millpond import ConfigError, HandlerFailed, Message, Queue, Reject, Retry, Send, SqliteIds, UnknownTopic, Worker
 from millpond.client.dead_letters import read_dead_letter
 from millpond.client.queue_jobs import QueueJobs, job_of
 from millpond.remote.shares.held_record import HeldRecord
 from support.node import Node, eventually
+from support.share_settings import SHORT_LOCK, configure, needs_broker_letters, needs_delay
 
 IDLE_SECONDS = 0.3
 QUICK = Retry(3, first_s=0.05)

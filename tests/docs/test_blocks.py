@@ -53,6 +53,7 @@ with Producer() as producer:
     producer.send("typed", {"id": "a", "customer": "ann", "total": 2.5}).result(20)
 """
 IDLE = {"charge.run()": "charge.run(until_idle_s=0.5)"}
+QUEUE_IDLE = {"resize.run()": "resize.run(until_idle_s=0.5)"}
 ONCE = 'docs/client.md: @worker("orders", group="billing", delivery="exactly_once", '
 TO_TYPED = {'"orders"': '"typed"', 'group="billing"': 'group="typed"'}
 
@@ -68,6 +69,11 @@ RUN = {
         replacements={"while True": "for _ in range(2)", ", message.json()": ""}
     ),
     "docs/client.md: from millpond import Message, Retry, worker": Run(replacements=IDLE),
+    "docs/client.md: from millpond import Queue": Run(after="assert message.json() == {'image': 7}"),
+    "docs/client.md: from millpond import Retry, worker": Run(replacements=QUEUE_IDLE),
+    "docs/queues.md: from millpond import Queue, Retry, worker": Run(
+        after="assert resize.stats.processed >= 1", replacements=QUEUE_IDLE
+    ),
     ONCE + 'instance=os.environ["POD_NAME"])': Run(
         TYPED, "charge.run(until_idle_s=0.5); assert charge.stats.processed >= 1", TO_TYPED
     ),
@@ -161,7 +167,7 @@ def test_python_compiles_and_its_imports_exist(block: Block) -> None:
 def test_python_runs(block: Block, millpond_shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     how = RUN[key_of(block)]
     pond = millpond_shared
-    for topic in ("orders", "orders.dlq", "purchases", "purchases.dlq", "typed", "payments", "accounts"):
+    for topic in ("orders", "orders.dlq", "purchases", "purchases.dlq", "typed", "payments", "accounts", "jobs"):
         if topic not in pond.admin.list_topics(timeout=20).topics:
             pond.create_topic(topic)
             if topic in ("accounts", "orders"):

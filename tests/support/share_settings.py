@@ -1,4 +1,4 @@
-"""What tests of queues share: group settings, and which parts of the broker are there."""
+"""Settings of share groups for tests, and which parts of the broker are there."""
 
 from __future__ import annotations
 
