@@ -138,13 +138,11 @@ class ShareConsumer(Closable):
         return bool(self._buffer) or self._failure is not None or self._closing
 
     def _is_asked_out(self, begun: Mapping[LeaderThread, int]) -> bool:
-        return (
-            self._is_placed
-            and not self._granted
-            and all(
-                each.rounds > begun.get(each, -1) for each in self._leaders.values() if each.session.has_partitions
-            )
-        )
+        readers = self._readers()
+        return bool(readers) and not self._granted and all(each.rounds > begun.get(each, -1) for each in readers)
+
+    def _readers(self) -> list[LeaderThread]:
+        return [each for each in self._leaders.values() if each.session.has_partitions]
 
     def _take(self, records_max: int) -> list[HeldRecord]:
         if self._failure is not None:
@@ -229,8 +227,9 @@ class ShareConsumer(Closable):
     def is_drained(self) -> bool:
         """Whether every leader has answered twice in a row that it has nothing."""
         with self._changed:
-            readers = [each for each in self._leaders.values() if each.session.has_partitions]
-            return self._is_placed and all(each.empty_rounds >= EMPTY_ROUNDS for each in readers)
+            # A member that has just joined may have no partition yet.
+            readers = self._readers()
+            return bool(readers) and self._is_placed and all(each.empty_rounds >= EMPTY_ROUNDS for each in readers)
 
     def forget_rounds(self) -> None:
         """Count the empty answers from now on."""
@@ -284,8 +283,7 @@ class ShareConsumer(Closable):
         if free <= 0 or self._failure is not None:
             return 0
         # Leaders that have nothing must not keep others from delivering.
-        readers = sum(each.session.has_partitions for each in self._leaders.values())
-        count = max(-(-free // max(readers, 1)), 1)
+        count = max(-(-free // len(self._readers())), 1)
         self._granted += count
         return count
 
@@ -490,8 +488,3 @@ class ShareConsumer(Closable):
                 self._is_placed, self._refresh_pause = True, REFRESH_SECONDS_MIN
             self._changed.notify_all()
         return is_whole
-
-    @property
-    def is_placed(self) -> bool:
-        """Whether it reads everything that it was assigned."""
-        return self._is_placed
