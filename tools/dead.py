@@ -40,6 +40,7 @@ CALLED_BY_OTHERS = {
         "FETCH_OFFSET_RETRIES",
         "FETCH_OFFSET_RETRY_INTERVAL_MS",
     ],
+    "programs that receive from a queue": ["ack"],
     "nobody yet: Kafka's special timestamps": ["EARLIEST_LOCAL", "LATEST_TIERED", "EARLIEST_PENDING_UPLOAD"],
     "tests, to inspect the producers of a log": ["producer_states"],
 }

@@ -88,11 +88,11 @@ class Options:
     """The topic, or a list of topics."""
     group: str
     """The consumer group, under which the cluster stores the worker's offsets; in queue mode the share group."""
+    delivery: Delivery = "at_least_once"
+    """Whether a crash may lose records in flight, repeat them, or neither."""
     mode: Mode = "log"
     """`"log"`: partitions are divided among the workers, each in order. `"queue"`: every worker takes the next record
     of any partition, and finishes each by itself."""
-    delivery: Delivery = "at_least_once"
-    """Whether a crash may lose records in flight, repeat them, or neither."""
     retries: Retry = NO_RETRY
     """When and how often a failed record is retried; a number is the count of further tries."""
     dead_letters: str | None = None
