@@ -308,6 +308,18 @@ def test_with_tls_and_a_login(millpond: Pond) -> None:
         message.ack()
 
 
+@pytest.mark.millpond(secure=True, settings={"connections.max.reauth.ms": "2000"})
+def test_a_login_is_renewed_without_losing_the_lock(millpond: Pond) -> None:
+    topic = millpond.create_topic("jobs")
+    with Queue(topic, "g", bootstrap=millpond.bootstrap, settings=millpond.login_settings()) as queue:
+        queue.send(b"a").result(30)
+        (message,) = receive(queue)
+        for _ in range(3):
+            time.sleep(1.1)
+            message.renew()
+        message.ack()
+
+
 def test_a_message_is_a_message(broker, open_queue) -> None:
     queue = open_queue(broker.topic(1), broker.group())
     queue.send("text").result(30)
