@@ -161,6 +161,18 @@ class Pond(Clients):
     def resume(self) -> None:
         self._node.resume()
 
+    def advance(self, seconds: float) -> None:
+        """Move the broker's clock forward, as if its machine had been suspended for that long.
+
+        Locks expire, delayed records are due, sessions end. Clients keep their own time. Only with `mode="thread"`.
+        """
+        if not isinstance(self._node, ThreadNode):
+            raise RuntimeError('only a broker with mode="thread" has a clock that a test can move')
+        if seconds < 0:
+            raise ValueError("a clock only moves forward")
+        self._node.advance(round(seconds * 1000))
+        self._report("pond: clock moved", seconds=seconds)
+
     def _report(self, event: str, **facts: object) -> None:
         if len(self.journal) < JOURNAL_LINES_MAX:
             self.journal.append("  ".join([event, *(f"{name}={value}" for name, value in facts.items())]))

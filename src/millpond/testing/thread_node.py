@@ -12,7 +12,6 @@ from millpond.broker.loop.journal import Journal
 from millpond.config.node import NETWORK_SENDFILE, node_settings
 from millpond.node.audit_file import open_audit
 from millpond.node.bugs import watch_for_bugs
-from millpond.node.clock import LoopClock
 from millpond.node.disk import RealDisk
 from millpond.node.entropy import SystemEntropy, boot_id
 from millpond.node.network import Accept, SocketListener, SocketNetwork
@@ -20,6 +19,7 @@ from millpond.node.serve import fault_reporter, reload_reporter
 from millpond.node.web import Web
 from millpond.node.workers import LOGIN_THREADS, SYNC_THREADS, ThreadWorkers
 from millpond.testing.loop_thread import LoopThread
+from millpond.testing.movable_clock import MovableClock
 
 
 class ThreadNode:
@@ -30,6 +30,8 @@ class ThreadNode:
         self._journal = journal
         self._running: _Running | None = None
         self._paused: threading.Event | None = None
+        self._ahead_ms = 0
+        """How far its clock was moved, over all runs."""
 
     @property
     def is_running(self) -> bool:
@@ -38,7 +40,7 @@ class ThreadNode:
     def start(self) -> int:
         """Start, wait until it serves, and return its port."""
         assert self._running is None, "the node runs already"
-        running = _Running(self.texts, self._journal)
+        running = _Running(self.texts, self._journal, self._ahead_ms)
         try:
             running.thread.call(running.broker.start)
         except BaseException:
@@ -79,6 +81,13 @@ class ThreadNode:
         running.thread.tell(freeze)
         frozen.wait()
 
+    def advance(self, ms: int) -> None:
+        """Move its clock forward; a node that does not run finds the later time when it starts."""
+        self._ahead_ms += ms
+        if self._running is not None:
+            clock = self._running.clock
+            self._running.thread.call(lambda: clock.advance(ms))
+
     def resume(self) -> None:
         if self._paused is not None:
             self._paused.set()
@@ -90,10 +99,11 @@ class _Running:
 
     is_dying = False
 
-    def __init__(self, texts: Mapping[str, str], journal: Journal) -> None:
+    def __init__(self, texts: Mapping[str, str], journal: Journal, ahead_ms: int) -> None:
         settings = node_settings(texts)
         self.thread = LoopThread("millpond-node")
         loop = self.thread.loop
+        self.clock = MovableClock(loop, ahead_ms)
         self.workers, self.sync_workers = ThreadWorkers(loop), ThreadWorkers(loop, SYNC_THREADS)
         self.login_workers = ThreadWorkers(loop, LOGIN_THREADS)
         self.bug: BaseException | None = None
@@ -105,7 +115,7 @@ class _Running:
             on_reload=reload_reporter(journal),
         )
         world = World(
-            *(LoopClock(loop), RealDisk(), self.network, self.workers, self.sync_workers, self.login_workers),
+            *(self.clock, RealDisk(), self.network, self.workers, self.sync_workers, self.login_workers),
             *(SystemEntropy(), boot_id()),
             fetch=Web(loop).fetch,
         )
