@@ -121,3 +121,28 @@ def test_a_name_that_is_not_a_worker_is_refused(run: Any, spec: str, message: st
     assert process.returncode == 1
     assert message in err.decode()
     assert "Traceback" not in err.decode()
+
+
+QUEUE_PROGRAM = """
+from millpond import Message, worker
+
+@worker("{topic}", group="{topic}-g", mode="queue", concurrency=4)
+def charge(message: Message) -> None:
+    with open("seen", "a") as file:
+        file.write(f"{{message.text()}} done\\n")
+"""
+
+
+def test_processes_share_the_partition_of_a_queue(run: Any, quick: Any, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "billing.py").write_text(QUEUE_PROGRAM.format(topic=topic))
+    process = run("billing:charge", "--processes", "2", "--every", "0.5")
+    quick.send(topic, *map(str, range(20)))
+    assert eventually(lambda: {f"{n} done" for n in range(20)} == set(seen(tmp_path)))
+    time.sleep(1)  # A line of figures.
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    lines = out.decode().splitlines()
+    assert process.returncode == 0, err
+    assert not any("idle" in line for line in lines), "a queue needs no partition for each process"
+    assert any("20 done" in line for line in lines), lines
+    assert len(seen(tmp_path)) == 20
