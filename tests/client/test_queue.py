@@ -275,6 +275,15 @@ def test_with_asyncio(broker) -> None:
             await again.ack()
             with pytest.raises(ClientError):
                 await again.reject()
+            await queue.send(b"b")
+            (second,) = await queue.receive(timeout=30)
+            acknowledging = asyncio.create_task(second.ack())
+            await asyncio.sleep(0)
+            acknowledging.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await acknowledging
+            first, other = await asyncio.gather(queue.receive(timeout=1.2), queue.receive(timeout=1.2))
+            assert first == other == [], "a cancelled acknowledgement is sent all the same"
 
     asyncio.run(main())
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from millpond.client.arguments import named_arguments
 from millpond.client.async_producer import AsyncProducer
 from millpond.client.call_thread import CallThread
-from millpond.client.checks import check_callable, check_choice, check_duration, check_topic
+from millpond.client.checks import check_callable, check_choice, check_duration, check_seconds, check_topic
 from millpond.client.message import Delivery, HeadersLike
 from millpond.client.payloads import Serializer, encode
 from millpond.client.queue import HeldMessage, QueueFrom, QueueMember, check_group
 from millpond.client.queue_headers import Delay
 from millpond.remote.shares.held_record import Verdict
+
+TURN_SECONDS: Final = 0.5
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -80,7 +83,16 @@ class AsyncQueue:
 
     async def receive(self, max: int = 1, timeout: float = 20.0) -> list[AsyncQueueMessage]:
         """Wait up to `timeout` seconds for a job, then return up to `max` that are available."""
-        taking = self._thread.submit(self._member.receive, AsyncQueueMessage, max, timeout)
+        deadline = time.monotonic() + check_seconds(timeout, "timeout")
+        while True:
+            left_s = deadline - time.monotonic()
+            # In turns, so that neither another task nor a cancelled one holds the thread for long.
+            messages = await self._receive_for(max, min(left_s, TURN_SECONDS))
+            if messages or left_s <= TURN_SECONDS:
+                return messages
+
+    async def _receive_for(self, most: int, timeout_s: float) -> list[AsyncQueueMessage]:
+        taking = self._thread.submit(self._member.receive, AsyncQueueMessage, most, timeout_s)
         try:
             return await asyncio.shield(asyncio.wrap_future(taking))
         except asyncio.CancelledError:

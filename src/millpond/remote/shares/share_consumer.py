@@ -183,6 +183,8 @@ class ShareConsumer(Closable):
     ) -> Future[None]:
         """Send the verdict with the next request to the record's leader; LockExpired if that does not take it."""
         outcome: Future[None] = Future()
+        # A caller that no longer waits cannot take the verdict back.
+        outcome.set_running_or_notify_cancel()
 
         def settle(error: ClientError | None) -> None:
             if error is None:
