@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from millpond import (
     AsyncQueue,
@@ -315,6 +316,36 @@ def test_with_tls_and_a_login(millpond: Pond) -> None:
         queue.send(b"a").result(30)
         (message,) = receive(queue)
         message.ack()
+
+
+@pytest.mark.millpond(secure="certificates")
+def test_a_user_who_may_only_read_receives_with_a_warning(millpond: Pond, caplog) -> None:
+    topic = millpond.create_topic("jobs")
+    rights = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, AclPermissionType.ALLOW)
+        for kind, name, operation in (
+            (ResourceType.TOPIC, topic, AclOperation.ALL),
+            (ResourceType.GROUP, "g", AclOperation.READ),
+        )
+    ]
+    for future in millpond.admin.create_acls(rights).values():
+        future.result(30)
+    settings = millpond.login_settings("alice")
+    with (
+        caplog.at_level(logging.WARNING, "millpond.client"),
+        Queue(topic, "g", bootstrap=millpond.bootstrap, settings=settings) as queue,
+    ):
+        # The group begins at the end: this user cannot change that.
+        assert queue.receive(timeout=1) == []
+        queue.send(b"a").result(30)
+        (message,) = receive(queue)
+        message.ack()
+    assert any("settings of the group g are unknown" in each.message for each in caplog.records)
+    with (
+        Queue(topic, "other", bootstrap=millpond.bootstrap, settings=settings) as queue,
+        pytest.raises(ClientError, match="GROUP_AUTHORIZATION_FAILED"),
+    ):
+        queue.receive(timeout=30)
 
 
 @pytest.mark.millpond(secure=True, settings={"connections.max.reauth.ms": "2000"})

@@ -12,11 +12,23 @@ from typing import Any
 
 import pytest
 
-from millpond import ConfigError, HandlerFailed, Message, Queue, Reject, Retry, Send, SqliteIds, UnknownTopic, Worker
-from millpond.client.dead_letters import read_dead_letter
+from millpond import (
+    ConfigError,
+    HandlerFailed,
+    Message,
+    Producer,
+    Queue,
+    Reject,
+    Retry,
+    Send,
+    SqliteIds,
+    UnknownTopic,
+    Worker,
+)
+from millpond.client.dead_letters import REDRIVEN, REDRIVEN_FOR, read_dead_letter
 from millpond.client.queue_jobs import QueueJobs, job_of
 from millpond.remote.shares.held_record import HeldRecord
-from support.node import Node, eventually
+from support.node import Node, eventually, free_port
 from support.share_settings import SHORT_LOCK, configure, needs_broker_letters, needs_delay
 
 IDLE_SECONDS = 0.3
@@ -297,6 +309,45 @@ def test_a_topic_that_does_not_exist(broker) -> None:
     worker = make(lambda _: None, "never-created", broker.group())
     with pytest.raises(UnknownTopic, match="never-created"):
         worker.run(broker.bootstrap, until_idle_s=IDLE_SECONDS)
+
+
+def test_a_record_sent_back_for_another_group_is_skipped(broker) -> None:
+    topic, group = broker.topic(1), broker.group()
+    seen: list[Message] = []
+    with Producer(broker.bootstrap) as producer:
+        for meant in ("another", group):
+            headers = {"own": "x", REDRIVEN: "2", REDRIVEN_FOR: meant}
+            producer.send(topic, meant, headers=headers).result(30)
+    worker = make(seen.append, topic, group)
+    worker.run(broker.bootstrap, until_idle_s=IDLE_SECONDS)
+    assert [(each.text(), each.headers) for each in seen] == [(group, (("own", b"x"),))]
+    with Queue(topic, group, bootstrap=broker.bootstrap) as queue:
+        assert queue.receive(timeout=0.5) == []
+
+
+def test_a_worker_waits_for_a_cluster_that_does_not_answer_yet(tmp_path, caplog) -> None:
+    node = Node(tmp_path, {"group.initial.rebalance.delay.ms": "0"}).start()
+    seen: list[bytes | None] = []
+    try:
+        with Queue("jobs", bootstrap=node.bootstrap, settings={"allow.auto.create.topics": True}) as queue:
+            queue.send(b"a").result(60)
+        node.terminate()
+        worker = make(lambda message: seen.append(message.value), "jobs", "g")
+        with caplog.at_level(logging.WARNING, "millpond.client"):
+            worker.start(node.bootstrap)
+            assert eventually(lambda: any("cannot start yet" in each.message for each in caplog.records))
+            assert worker.is_running()
+            node.start()
+            assert eventually(lambda: seen == [b"a"])
+        worker.stop()
+    finally:
+        node.kill9()
+
+
+def test_a_worker_that_waits_for_the_cluster_can_be_stopped() -> None:
+    worker = make(lambda _: None, "jobs", "g").start(f"127.0.0.1:{free_port()}")
+    worker.stop()
+    assert not worker.is_running()
 
 
 def test_a_worker_survives_the_death_of_its_node(tmp_path) -> None:
