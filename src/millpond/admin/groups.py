@@ -128,6 +128,11 @@ def describe_group(cluster: Cluster, name: str) -> Group:
     return cluster.retrying(f"describe group {name}", attempt)
 
 
+def describe_share_group(cluster: Cluster, name: str) -> Group | None:
+    """None if there is no share group of this name."""
+    return cluster.retrying(f"describe share group {name}", lambda: _describe_share(cluster, name))
+
+
 def commit_offsets(cluster: Cluster, name: str, new_offsets: Mapping[TopicPartition, int]) -> None:
     """Commits offsets for a group without members."""
     try:

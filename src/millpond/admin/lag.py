@@ -14,14 +14,13 @@ from typing import Final
 
 from millpond.admin.groups import SHARE, Group, find_groups
 from millpond.admin.offsets import Bounds, bounds_of
+from millpond.admin.queues.offsets import positions_of, started
 from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
 from millpond.base.named_tuple import NamedTuple
 from millpond.remote.cluster import Cluster
-from millpond.remote.errors import check
 from millpond.remote.offsets import committed_by_group
 from millpond.remote.reader import first_or_end
-from millpond.wire import messages as m
 
 LOOK_SECONDS_MAX: Final = 3.0
 LOOKS_MAX: Final = 500
@@ -72,27 +71,7 @@ def _progress_of(cluster: Cluster, group: Group) -> Mapping[TopicPartition, int]
     """Committed offsets; of a share group, the first offset that is not finished."""
     if group.type != SHARE:
         return committed_by_group(cluster, group.id)
-    kind = m.DescribeShareGroupOffsetsRequest
-    request = kind(groups=[kind.DescribeShareGroupOffsetsRequestGroup(group_id=group.id, topics=None)])
-
-    def attempt() -> Mapping[TopicPartition, int]:
-        response = cluster.ask_coordinator(
-            "group",
-            group.id,
-            request,
-            m.DescribeShareGroupOffsetsResponse,
-            lambda each: each.groups[0].error_code,
-        )
-        (answer,) = response.groups
-        check(answer.error_code, f"The offsets of share group {group.id} are not known", answer.error_message)
-        return {
-            TopicPartition(topic.topic_name, each.partition_index): each.start_offset
-            for topic in answer.topics
-            for each in topic.partitions
-            if not each.error_code and each.start_offset >= 0
-        }
-
-    return cluster.retrying(f"ask for the offsets of share group {group.id}", attempt)
+    return started(positions_of(cluster, group.id) or {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Work queues: each is a topic as one share group reads it."""
