@@ -153,3 +153,28 @@ def test_the_sessions_of_a_member_are_one_holder() -> None:
             batches=[(number, number)],
         )
     assert holders_of(window, 100) == [("m", 3, 900)]
+
+
+def ranges(pond: ShareServer, ranges_max: int, groups: tuple[str, ...] = (GROUP,)) -> list[list[tuple[int, ...]]]:
+    kind = m.DescribeShareGroupOffsetsRequest
+    asked = [kind.DescribeShareGroupOffsetsRequestGroup(group_id=each, topics=None) for each in groups]
+    request = kind(groups=asked, windows=True, ranges_max=ranges_max)
+    return [
+        [(each.first_offset, each.last_offset, each.state, each.deliveries) for each in part.window.ranges]
+        for group in pond.server.connect().ask(request, 1, within_ms=20_000).groups
+        for topic in group.topics
+        for part in topic.partitions
+    ]
+
+
+def test_the_first_ranges_are_listed_where_one_group_is_asked_for(pond: ShareServer) -> None:
+    pond.append(b"a", b"b", b"c", b"d", b"e")
+    member = pond.member("m")
+    member.fetch(0, max_records=1)
+    member.acknowledge((1, 1, ACCEPT), (2, 3, RELEASE))
+    pond.run(1_000)
+    everything = [(0, 0, 1, 1), (1, 1, 2, 0), (2, 3, 0, 1), (4, 4, 1, 1)]
+    assert ranges(pond, 10) == [everything]
+    assert ranges(pond, 2) == [everything[:2]]
+    assert ranges(pond, 0) == ranges(pond, -1) == [[]]
+    assert ranges(pond, 10, (GROUP, "other")) == [[]]

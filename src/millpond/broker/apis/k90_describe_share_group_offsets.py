@@ -4,7 +4,7 @@
 not read yet has the start offset -1.
 
 With the tagged field `windows` a node answers for the partitions that it leads, from their share windows, and asks no
-coordinator.
+coordinator. With `ranges_max`, and one group, it lists the states of this many ranges of each.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ def handle(
     request: m.DescribeShareGroupOffsetsRequest,
 ) -> Outcome:
     if request.windows:
-        windows = (partial(_window, node, metadata, data, each) for each in request.groups)
+        ranges_max = request.ranges_max if len(request.groups) == 1 else 0
+        describe = partial(_window, node, metadata, data, ranges_max=ranges_max)
+        windows = (partial(describe, each) for each in request.groups)
         described = ask_in_steps(node.clock, windows, 1)
         return described.map(lambda groups: m.DescribeShareGroupOffsetsResponse(groups=groups))
     ask = partial(_describe, metadata, data, coordination, with_lag=call.version >= LAG_FROM)
@@ -69,8 +71,9 @@ def _window(
     metadata: MetadataContext,
     data: DataContext,
     asked: m.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup,
+    ranges_max: int,
 ) -> Later[Group]:
-    return run_steps(node.clock, describe_windows(node, metadata, data, asked))
+    return run_steps(node.clock, describe_windows(node, metadata, data, asked, ranges_max))
 
 
 def _describe(

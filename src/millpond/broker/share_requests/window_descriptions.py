@@ -1,7 +1,11 @@
-"""DescribeShareGroupOffsets with `windows`: a node describes the share windows that it leads, from its memory."""
+"""DescribeShareGroupOffsets with `windows`: a node describes the share windows that it leads, from its memory.
+
+With `ranges_max` it also lists that many ranges of each window, from the first unfinished record on.
+"""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -9,6 +13,7 @@ from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.shares.holders import holders_of
 from millpond.broker.shares.oldest import find_oldest
 from millpond.coordinators.shares.state import NO_OFFSET
+from millpond.coordinators.shares.state_batches import RecordState
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
@@ -27,12 +32,18 @@ WINDOWS_AT_ONCE: Final = 20
 """Windows that are described in one step; each has up to ten thousand locks."""
 
 
+RANGES_MAX: Final = 1_000
+"""Ranges that are listed of one window."""
+RANGES_IN_ALL_MAX: Final = 50_000
+
+
 def describe_windows(
-    node: NodeContext, metadata: MetadataContext, data: DataContext, asked: AskedGroup
+    node: NodeContext, metadata: MetadataContext, data: DataContext, asked: AskedGroup, ranges_max: int = 0
 ) -> Steps[Group]:
     """The named partitions, or those with a window here. A partition without a window has none in the result."""
     reads = data.shares().known(asked.group_id)
     group = Group(group_id=asked.group_id, topics=[])
+    at_once, ranges_left = 2 if ranges_max else WINDOWS_AT_ONCE, RANGES_IN_ALL_MAX
     image = metadata.image
     for name, numbers in _wanted(metadata, reads, asked):
         topic = image.topics.get(name)
@@ -40,7 +51,7 @@ def describe_windows(
         group.topics.append(described)
         if topic is not None:
             described.topic_id = topic.id
-        for some in in_slices(numbers, WINDOWS_AT_ONCE):
+        for some in in_slices(numbers, at_once):
             leaders = {} if reads is None or topic is None else _leaders(reads, topic.id, some)
             starts = ((each.oldest, window.start_offset) for each, window in leaders.values())
             yield find_oldest(node.workers, starts)
@@ -54,6 +65,8 @@ def describe_windows(
                     result.window.high_watermark = partition.committed_offset
                 if number in leaders:
                     _fill(result, *leaders[number], now_ms)
+                    _list_ranges(result, *leaders[number], min(ranges_max, ranges_left))
+                    ranges_left -= len(result.window.ranges)
                 described.partitions.append(result)
             yield None
     return group
@@ -90,3 +103,19 @@ def _fill(result: Result, leader: ShareLeader, window: ShareWindow, now_ms: int)
         setattr(described, name, getattr(counts, name))
     described.oldest_timestamp_ms = leader.oldest.timestamp_ms(window.start_offset)
     described.holders = [Response.WindowHolder(**each._asdict()) for each in holders_of(window, now_ms)]
+
+
+def _list_ranges(result: Result, leader: ShareLeader, window: ShareWindow, ranges_max: int) -> None:
+    count = 0 if leader.ended else min(ranges_max, RANGES_MAX)
+    if count <= 0 or window.start_offset == window.end_offset:
+        return
+    result.window.ranges = [
+        # A change that is being written is not certain yet.
+        Response.WindowRange(
+            first_offset=first,
+            last_offset=last,
+            state=RecordState.ACQUIRED if slot.change is not None else slot.state,
+            deliveries=slot.deliveries,
+        )
+        for first, last, slot in islice(window.slots(window.start_offset, window.end_offset - 1), count)
+    ]
