@@ -94,6 +94,10 @@ class Filter:
     until_ms: int | None = None
     """Exclusive upper bound on the letter's timestamp."""
     ids: frozenset[LetterId] = frozenset()
+    groups: frozenset[str] = frozenset()
+    """The groups that failed."""
+    origins: frozenset[str] = frozenset()
+    """The topics that the records were read from."""
 
     def takes(self, letter: Letter) -> bool:
         message = letter.message
@@ -103,6 +107,8 @@ class Filter:
             and (self.until_ms is None or message.timestamp_ms < self.until_ms)
             and (not self.keys or message.key in self.keys)
             and (not self.errors or self._names(letter.error_type))
+            and (not self.groups or (letter.facts is not None and letter.facts.group in self.groups))
+            and (not self.origins or (letter.facts is not None and letter.facts.origin.topic in self.origins))
         )
 
     @property

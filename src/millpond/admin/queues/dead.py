@@ -13,12 +13,9 @@ from millpond.admin.dead_letters.redriven import try_read_redriven
 from millpond.admin.dead_letters.walk import BackwardWalk
 from millpond.admin.errors import Refused
 from millpond.admin.queues.queue import QueueName
-from millpond.admin.settings import Subject, describe_configs
+from millpond.admin.queues.settings import DEAD_LETTER_TOPIC, values_of
 from millpond.remote.cluster import Cluster
-from millpond.remote.errors import Unsupported
 
-DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
-GROUPS_AT_ONCE: Final = 100
 COUNT_WINDOW: Final = 10_000
 
 
@@ -34,23 +31,8 @@ class DeadLetterCounts:
 
 def dead_letter_topics(cluster: Cluster, groups: Sequence[str]) -> dict[str, str]:
     """The topic for dead letters, of each group that has one."""
-    topics: dict[str, str] = {}
-    for at in range(0, len(groups), GROUPS_AT_ONCE):
-        subjects = [Subject("group", each) for each in groups[at : at + GROUPS_AT_ONCE]]
-
-        def attempt(subjects: list[Subject] = subjects) -> dict[str, str]:
-            return {
-                result.resource_name: entry.value
-                for result in describe_configs(cluster.any(), subjects, [DEAD_LETTER_TOPIC])
-                for entry in result.configs
-                if entry.name == DEAD_LETTER_TOPIC and entry.value
-            }
-
-        try:
-            topics |= cluster.retrying("ask for the dead-letter topics of groups", attempt)
-        except Unsupported:
-            return {}
-    return topics
+    values = values_of(cluster, groups, [DEAD_LETTER_TOPIC])
+    return {group: each[DEAD_LETTER_TOPIC] for group, each in values.items() if DEAD_LETTER_TOPIC in each}
 
 
 def count_dead_letters(cluster: Cluster, names: Iterable[str], seconds: float) -> dict[str, DeadLetterCounts]:

@@ -63,22 +63,27 @@ def positions_of(cluster: Cluster, group: str) -> dict[TopicPartition, Position]
     return cluster.retrying(f"ask for the offsets of share group {group}", attempt)
 
 
-def windows_of(cluster: Cluster, groups: Sequence[str]) -> dict[str, dict[TopicPartition, LeaderWindow]]:
-    """The windows of these groups that are loaded, from all nodes that answer."""
+def windows_of(
+    cluster: Cluster, groups: Sequence[str], *, ranges_max: int = 0
+) -> dict[str, dict[TopicPartition, LeaderWindow]]:
+    """The windows of these groups that are loaded, from all nodes that answer.
+
+    With `ranges_max`, and one group, each has the states of its first ranges.
+    """
     windows: dict[str, dict[TopicPartition, LeaderWindow]] = {each: {} for each in groups}
     for node_id in cluster.addresses():
         for at in range(0, len(groups), GROUPS_AT_ONCE):
-            for answer in _ask_node(cluster, node_id, groups[at : at + GROUPS_AT_ONCE]):
+            for answer in _ask_node(cluster, node_id, groups[at : at + GROUPS_AT_ONCE], ranges_max):
                 _merge(windows[answer.group_id], answer)
     return windows
 
 
 def _ask_node(
-    cluster: Cluster, node_id: int, groups: Sequence[str]
+    cluster: Cluster, node_id: int, groups: Sequence[str], ranges_max: int
 ) -> list[m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup]:
     kind = m.DescribeShareGroupOffsetsRequest
     asked = [kind.DescribeShareGroupOffsetsRequestGroup(group_id=each, topics=None) for each in groups]
-    request = kind(groups=asked, windows=True)
+    request = kind(groups=asked, windows=True, ranges_max=ranges_max)
     try:
         response = cluster.broker(node_id).ask(request, m.DescribeShareGroupOffsetsResponse)
     except ClusterError:

@@ -43,6 +43,16 @@ class GroupName(Name):
         return ask(ctx, groups)
 
 
+class ShareGroupName(Name):
+    def candidates(self, ctx: click.Context, incomplete: str) -> Iterable[str]:
+        def groups(cluster: Cluster) -> list[str]:
+            from millpond.admin.queues.find import share_groups
+
+            return share_groups(cluster)
+
+        return ask(ctx, groups)
+
+
 class NodeNumber(click.IntRange):
     """The number of a node."""
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import signal
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from millpond.cli.access import Access, cluster_options
 from millpond.cli.completion.names import TopicName
+from millpond.cli.dlq.leaderless import say_unread
 from millpond.cli.dlq.options import filter_options, read_letter_ids, read_rate
 from millpond.cli.options import AS_JSON, YES, option, read_moment
-from millpond.cli.stop import stop_on
-from millpond.cli.terminal import confirm, print_json, print_list, progress_bar
-from millpond.cli.text import counted, safe
+from millpond.cli.terminal import confirm, print_json, print_list
+from millpond.cli.text import counted
 
 if TYPE_CHECKING:
     from millpond.admin.dead_letters.letters import Filter
-    from millpond.admin.dead_letters.redrive import RedriveOrder, RedrivePlan
-
-PARTITIONS_NAMED_MAX: Final = 10
 
 
 @click.group("dlq")
@@ -124,7 +119,7 @@ def show_command(
         selection, full = dataclasses.replace(selection, ids=frozenset({LetterId(partition, offset)})), True
     with access.open() as cluster:
         last = last_letters(cluster, topic, selection, limit, lambda letter, is_redriven: (letter, is_redriven))
-    _say_unread(topic, last.leaderless)
+    say_unread(topic, last.leaderless)
     if not last.letters:
         none = "No letter matches." if not selection.is_open else f"{topic} is empty."
         held = "No such letter can be read yet: an open transaction holds it back, see millpond txn list."
@@ -157,7 +152,7 @@ def stats_command(topic: str, selection: Filter, as_json: bool, access: Access) 
 
     with access.open() as cluster:
         counts = count_letters(cluster, topic, selection)
-    _say_unread(topic, counts.leaderless)
+    say_unread(topic, counts.leaderless)
     if as_json:
         facts = {
             "topic": topic,
@@ -227,7 +222,8 @@ def redrive_command(
       millpond dlq redrive orders.dlq --offset 0:17 --offset 2:100-120
       millpond dlq redrive orders.dlq --key customer-42 --to orders.inspect
     """
-    from millpond.admin.dead_letters.redrive import Redrive, RedriveOrder, plan_redrive
+    from millpond.admin.dead_letters.redrive import RedriveOrder
+    from millpond.cli.dlq.redrive import run_redrive
 
     selection = dataclasses.replace(selection, ids=read_letter_ids(offsets))
     if everything != selection.is_open:
@@ -238,50 +234,7 @@ def redrive_command(
         )
     order = RedriveOrder(topic, selection, to, every_group, max_redrives, read_rate(rate), batch)
     with access.open() as cluster:
-        if dry_run:
-            _print_plan(order, plan_redrive(cluster, order))
-            click.echo("Nothing was changed: this was a dry run.")
-            return 0
-        redrive = Redrive(cluster, order)
-        _print_plan(order, redrive.plan)
-        with stop_on(signal.SIGINT, signal.SIGTERM) as stop, progress_bar(redrive.plan.records) as report:
-            redrive.run(report, lambda: stop.is_requested)
-    if stop.is_requested and redrive.sent < redrive.plan.records:
-        click.echo(
-            f"Stopped after {redrive.sent:,} of {redrive.plan.records:,} records: run the same command to continue."
-        )
-        return 130
-    click.echo(f"Redrove {counted(redrive.sent, 'record')}.")
-    return 0
-
-
-def _print_plan(order: RedriveOrder, plan: RedrivePlan) -> None:
-    from millpond.admin.dead_letters.redrive import NAMED_MAX, LetterFate
-
-    _say_unread(order.topic, plan.topic.leaderless)
-    for target, count in sorted(plan.targets.items()):
-        click.echo(f"{order.topic} → {target}: {counted(count, 'record')}")
-    for group, count in sorted(plan.groups.items()):
-        audience = f"the group {safe(group)}, which failed" if group else "every group that reads there"
-        click.echo(f"{counted(count, 'record')} for {audience}.")
-    done, held, no_target = (plan.fates[each] for each in (LetterFate.DONE, LetterFate.HELD, LetterFate.NO_TARGET))
-    if done:
-        click.echo(f"{done:,} were redriven before and will not be sent again.")
-    if held:
-        named = ", ".join(map(str, plan.held))
-        more = f" and {held - NAMED_MAX:,} more" if held > NAMED_MAX else ""
-        click.echo(
-            f"{held:,} are skipped, because they came back after {counted(order.redrives_max, 'redrive')}: "
-            f"{named}{more}; send them anyway with a higher --max-redrives."
-        )
-    if no_target:
-        click.echo(
-            f"{no_target:,} are skipped, because their original topic is unknown or does not exist: give --to TOPIC."
-        )
-    for letter in plan.missing[:NAMED_MAX]:
-        click.echo(f"There is no letter {letter}.")
-    if not (plan.records or done or held or no_target or plan.missing):
-        click.echo("No letter matches.")
+        return run_redrive(cluster, order, dry_run=dry_run)
 
 
 @command.command("purge")
@@ -311,7 +264,7 @@ def purge_command(
     moment = None if before is None else read_moment("--before", before)
     with access.open() as cluster:
         plan = plan_purge(cluster, topic, before_ms=moment, only_redriven=only_redriven)
-        _say_unread(topic, plan.leaderless)
+        say_unread(topic, plan.leaderless)
         if not plan.records:
             click.echo("Nothing to delete.")
             return
@@ -320,12 +273,3 @@ def purge_command(
         confirm(f"Delete {letters}{lost}?", yes=yes, to_do=f"delete {letters}")
         apply_purge(cluster, plan)
     click.echo(f"Deleted {letters}.")
-
-
-def _say_unread(topic: str, leaderless: Sequence[int]) -> None:
-    """Warns that partitions without a leader are left out."""
-    if leaderless:
-        named = ", ".join(map(str, leaderless[:PARTITIONS_NAMED_MAX]))
-        left = len(leaderless) - PARTITIONS_NAMED_MAX
-        more = f" and {left:,} more" if left > 0 else ""
-        click.echo(f"Partition {named}{more} of {topic} has no leader: its letters are left out.", err=True)

@@ -1,0 +1,160 @@
+"""The next unfinished records of a queue, read from the log, so that nobody takes them."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millpond.admin.offsets import Bounds, bounds_of
+from millpond.admin.queues.offsets import LeaderWindow, positions_of, windows_of
+from millpond.admin.queues.queue import QueueName
+from millpond.admin.queues.settings import AUTO_OFFSET_RESET, ISOLATION_LEVEL, values_of
+from millpond.admin.topics import find_topic, led_partitions
+from millpond.base.ids import TopicPartition
+from millpond.base.names import DELIVER_AT_HEADER, PRIORITY_HEADER
+from millpond.remote.cluster import Cluster
+from millpond.remote.offsets import Isolation
+from millpond.remote.reader import read_records
+from millpond.wire.records import Record
+
+JOBS_MAX: Final = 10_000
+RANGES_MAX: Final = 1_000
+SECONDS_MAX: Final = 5.0
+
+WAITING: Final = "waiting"
+DELAYED: Final = "delayed"
+OUT: Final = "out"
+GIVEN_UP: Final = "archiving"
+UNKNOWN: Final = "unknown"
+"""Not finished before the window's start; the leader has not said more."""
+
+_AVAILABLE, _ACQUIRED, _ACKNOWLEDGED, _ARCHIVING, _ARCHIVED = range(5)
+_STATES: Final = {_AVAILABLE: WAITING, _ACQUIRED: OUT, _ARCHIVING: GIVEN_UP}
+_FINISHED: Final = (_ACKNOWLEDGED, _ARCHIVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An unfinished record."""
+
+    partition: int
+    record: Record
+    state: str
+    deliveries: int | None
+    """How often members have received it. None: unknown."""
+    deliver_at_ms: int | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    jobs: tuple[Job, ...]
+    not_started: tuple[int, ...] = ()
+    """Partitions that the group has not read yet, and where it begins at the end: it skips what they have now."""
+    is_whole: bool = True
+    """False: time ran out first."""
+
+
+class _States:
+    """The states of the offsets of one partition, as its leader describes them."""
+
+    def __init__(self, window: LeaderWindow | None) -> None:
+        self._ranges = [] if window is None else window.window.ranges
+        self._firsts = [each.first_offset for each in self._ranges]
+        self._window = window
+
+    def at(self, offset: int) -> tuple[str, int | None] | None:
+        """The state, and the deliveries if known; None if the record is finished."""
+        if self._window is None:
+            return UNKNOWN, None
+        if offset >= self._window.window.end_offset:
+            return WAITING, 0
+        index = bisect_right(self._firsts, offset) - 1
+        if index < 0 or offset > self._ranges[index].last_offset:
+            # Not all ranges were listed.
+            return UNKNOWN, None
+        found = self._ranges[index]
+        if found.state in _FINISHED:
+            return None
+        return _STATES.get(found.state, UNKNOWN), found.deliveries
+
+
+def peek(cluster: Cluster, name: QueueName, limit: int, *, seconds: float = SECONDS_MAX) -> Peek:
+    """The first unfinished records of the queue, the oldest first."""
+    info = find_topic(cluster, name.topic)
+    settings = values_of(cluster, [name.group], [AUTO_OFFSET_RESET, ISOLATION_LEVEL]).get(name.group, {})
+    isolation: Isolation = (
+        "read_committed" if settings.get(ISOLATION_LEVEL) == "read_committed" else "read_uncommitted"
+    )
+    positions = positions_of(cluster, name.group) or {}
+    windows = windows_of(cluster, [name.group], ranges_max=RANGES_MAX)[name.group]
+    bounds = bounds_of(cluster, led_partitions([info]), isolation)
+    begins_first = settings.get(AUTO_OFFSET_RESET) == "earliest"
+    starts: dict[TopicPartition, int] = {}
+    not_started = []
+    for partition in bounds:
+        position, window = positions.get(partition), windows.get(partition)
+        if window is not None:
+            starts[partition] = window.start
+        elif position is not None and position.start >= 0:
+            starts[partition] = position.start
+        elif begins_first:
+            starts[partition] = 0
+        else:
+            not_started.append(partition.partition)
+    deadline = time.monotonic() + seconds
+    jobs, is_whole = _read(cluster, starts, windows, bounds, isolation, limit, deadline)
+    return Peek(tuple(jobs), tuple(sorted(not_started)), is_whole)
+
+
+def _read(
+    cluster: Cluster,
+    starts: Mapping[TopicPartition, int],
+    windows: Mapping[TopicPartition, LeaderWindow],
+    bounds: Mapping[TopicPartition, Bounds],
+    isolation: Isolation,
+    limit: int,
+    deadline: float,
+) -> tuple[list[Job], bool]:
+    jobs: list[Job] = []
+    for partition, start in starts.items():
+        bound = bounds[partition]
+        records = read_records(
+            cluster,
+            partition,
+            max(start, bound.start),
+            bound.end,
+            isolation=isolation,
+            is_up=lambda _: time.monotonic() > deadline,
+        )
+        jobs += _unfinished(partition.partition, records, _States(windows.get(partition)), limit)
+    first = sorted(jobs, key=lambda each: (each.record.timestamp, each.partition, each.record.offset))[:limit]
+    return first, time.monotonic() <= deadline
+
+
+def _unfinished(partition: int, records: Iterable[Record], states: _States, limit: int) -> list[Job]:
+    now_ms = time.time_ns() // 1_000_000
+    jobs: list[Job] = []
+    for record in records:
+        described = states.at(record.offset)
+        if described is None:
+            continue
+        state, deliveries = described
+        due_ms = _number(record, DELIVER_AT_HEADER)
+        if state == WAITING and due_ms is not None and due_ms > now_ms:
+            state = DELAYED
+        jobs.append(Job(partition, record, state, deliveries, due_ms, _number(record, PRIORITY_HEADER)))
+        if len(jobs) == limit:
+            break
+    return jobs
+
+
+def _number(record: Record, name: str) -> int | None:
+    """The number in a header; what cannot be read is ignored, as the broker does."""
+    values = [value for header, value in record.headers if header == name]
+    if not values or values[-1] is None or len(values[-1]) > 18 or not values[-1].isdigit():
+        return None
+    return int(values[-1])
