@@ -38,6 +38,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "consume": ("millpond.cli.consume", "Print the records of a topic, from any point on."),
     "work": ("millpond.cli.work.command", "Run the workers of a module, in supervised processes."),
     "group": ("millpond.cli.group.command", "Consumer groups: members, lag, offsets, rebalances."),
+    "queue": ("millpond.cli.queue.command", "Work queues: send, receive, peek, describe, purge, redrive."),
     "txn": ("millpond.cli.txn", "Transactions: list and describe them, abort one that hangs."),
     "user": ("millpond.cli.user", "Users with passwords: add, list, change, remove."),
     "acl": ("millpond.cli.acl", "Access control lists: add, list, change, remove."),

@@ -10,12 +10,17 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from millpond.base.named_tuple import NamedTuple
 
 MARK: Final = "$base64"
 HEX_MARK: Final = "$hex"
+_FIELDS: Final = frozenset(
+    ("key", "value", "headers", "partition", "timestamp", "offset", "topic", "unparsed", "state", "deliveries")
+)
+"""A line may have them; the last five are ignored."""
 _BREAK: Final = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 
 Headers = list[tuple[str, bytes | None]]
@@ -49,9 +54,11 @@ def dump(
     *,
     parsed: str | None = None,
     unparsed: str | None = None,
+    job: Mapping[str, object] | None = None,
 ) -> bytes:
-    """One record as one line. `parsed` is the value as JSON, `unparsed` the reason why it is not."""
-    line = {
+    """One record as one line. `parsed` is the value as JSON, `unparsed` the reason why it is not; `job` says what
+    the record is in a queue."""
+    line: dict[str, object] = {
         "partition": partition,
         "offset": offset,
         "timestamp": timestamp_ms,
@@ -61,6 +68,7 @@ def dump(
     }
     if unparsed is not None:
         line["unparsed"] = unparsed
+    line |= job or {}
     if parsed is None:
         return as_json(line) + b"\n"
     # The original text, not Python's reading of it: numbers keep their digits, objects their duplicate names.
@@ -87,7 +95,7 @@ def load(line: bytes) -> Outgoing:
         raise NotARecord(f"not JSON ({fault})") from None
     if not isinstance(fields, dict):
         raise NotARecord('a record must be an object, as {"value": "…"}')
-    unknown = fields.keys() - {"key", "value", "headers", "partition", "timestamp", "offset", "topic", "unparsed"}
+    unknown = fields.keys() - _FIELDS
     if unknown:
         raise NotARecord(f"unknown field {sorted(unknown)[0]}")
     return Outgoing(

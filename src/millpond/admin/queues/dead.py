@@ -64,3 +64,16 @@ def _count(topic: LetterTopic, deadline: float) -> DeadLetterCounts:
             counts.by_queue[QueueName(letter.facts.group, letter.facts.origin.topic)] += 1
     counts.is_whole = walk.is_whole and redriven.is_known and not topic.leaderless
     return counts
+
+
+def find_dead_letter_topic(cluster: Cluster, group: str) -> str:
+    """The topic for the group's dead letters; refused if it has none."""
+    topic = dead_letter_topics(cluster, [group]).get(group)
+    if topic is None:
+        raise Refused(
+            f"Group {group} keeps no dead letters: name a topic for them with `millpond config set group {group} "
+            f"{DEAD_LETTER_TOPIC}=…`."
+        )
+    if topic not in cluster.topics():
+        raise Refused(f"Group {group} has no dead letters yet: {topic} is created with the first one.")
+    return topic
