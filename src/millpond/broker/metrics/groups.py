@@ -18,6 +18,7 @@ from millpond.base.later import Later, gather
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.ports import FileRange
 from millpond.broker.loop.steps import Steps, in_slices
+from millpond.broker.metrics.bounds import ASK_MS, CONSUMER, Bounds, PartitionBounds, nothing
 from millpond.broker.metrics.exposition import Exposition, escaped, labels
 from millpond.broker.peers.peers import Peers
 from millpond.broker.peers.requester import RequestLost
@@ -38,18 +39,7 @@ LOOK_BYTES: Final = 1_024
 FETCHES_MAX: Final = 50
 """How many of these lookups go to other nodes, because each response has a whole batch. Results are cached."""
 
-ASK_MS: Final = 1_000
-ASKED_AT_ONCE: Final = 1_000
-LIST_OFFSETS_VERSION: Final = 6
 FETCH_VERSION: Final = 12
-LATEST, EARLIEST = -1, -2
-CONSUMER: Final = -1
-"""The replica id of requests that do not come from a replica."""
-
-
-class _Bounds(NamedTuple):
-    start: int
-    end: int
 
 
 class _Row(NamedTuple):
@@ -60,7 +50,7 @@ class _Row(NamedTuple):
     committed: int | None
     """None if the group has committed no offset: all records are unread."""
 
-    def position(self, bounds: _Bounds) -> int:
+    def position(self, bounds: Bounds) -> int:
         """The next offset that the group reads."""
         return bounds.start if self.committed is None else max(self.committed, bounds.start)
 
@@ -100,6 +90,7 @@ class GroupMetrics:
         self._coordination = coordination
         client_id = f"{NODE_CLIENT_ID}{node.node_id}"
         self._peers = Peers(node.world, client_id, coordination.addresses)
+        self.bounds: Final = PartitionBounds(node, metadata, data, self._peers)
         self._known: Mapping[_Unread, _Next] = {}
         """The groups' next records as of the last page. Cached because their write time does not change."""
 
@@ -107,7 +98,7 @@ class GroupMetrics:
         rows: list[_Row] = []
         yield from self._collect_groups(page)
         wanted = yield from self._collect_rows(rows)
-        bounds = yield from self._bounds(wanted)
+        bounds = yield from self.bounds.find(wanted)
         following = yield from self._following(rows, bounds)
         committed = page.gauge("millpond_group_committed_offset", "The next record that the group will read.")
         lag = page.gauge("millpond_group_lag_records", "Committed records that the group has not read.")
@@ -199,36 +190,7 @@ class GroupMetrics:
         )
         return dict.fromkeys((*committed, *others))
 
-    def _bounds(self, wanted: Iterable[TopicPartition]) -> Steps[Mapping[TopicPartition, _Bounds]]:
-        """The log start offset and end of the committed records of each partition, where they can be determined."""
-        bounds: dict[TopicPartition, _Bounds] = {}
-        elsewhere: dict[int, list[TopicPartition]] = {}
-        for some in in_slices(wanted, ROWS_AT_ONCE):
-            for each in some:
-                partition = self._data.partitions.get(*each)
-                known = self._metadata.image.partition(*each)
-                if partition is not None and (partition.is_leader or partition.follower is not None):
-                    bounds[each] = _Bounds(partition.log.start_offset, partition.committed_offset)
-                elif known is not None and known.leader >= 0 and known.leader != self._node.node_id:
-                    elsewhere.setdefault(known.leader, []).append(each)
-            yield None
-        found: dict[TopicPartition, list[int]] = {}
-        for leader, partitions in elsewhere.items():
-            for some in in_slices(partitions, ASKED_AT_ONCE):
-                points = [_list_offsets(some, point) for point in (EARLIEST, LATEST)]
-                asked = [self._peers.ask(leader, each, LIST_OFFSETS_VERSION, ASK_MS) for each in points]
-                for response in (yield gather([each.recover(RequestLost, _nothing) for each in asked])):
-                    for topic in () if response is None else response.topics:
-                        for part in topic.partitions:
-                            if not part.error_code:
-                                name = TopicPartition(topic.name, part.partition_index)
-                                found.setdefault(name, []).append(part.offset)
-        bounds.update((each, _Bounds(*both)) for each, both in found.items() if len(both) == 2)
-        return bounds
-
-    def _following(
-        self, rows: list[_Row], bounds: Mapping[TopicPartition, _Bounds]
-    ) -> Steps[Mapping[_Unread, _Next]]:
+    def _following(self, rows: list[_Row], bounds: Mapping[TopicPartition, Bounds]) -> Steps[Mapping[_Unread, _Next]]:
         """The next record of each group and partition, where it can be determined."""
         lags: dict[_Unread, int] = {}
         for some in in_slices(rows, ROWS_AT_ONCE):
@@ -281,12 +243,8 @@ class GroupMetrics:
         elif known is not None and known.leader >= 0 and len(looks.elsewhere) < FETCHES_MAX:
             asked = self._peers.ask(known.leader, _fetch(unread), FETCH_VERSION, ASK_MS)
             # Read it right away: the next response overwrites the buffer that its records are in.
-            later = asked.map(lambda response: _next_sent(unread, response)).recover(RequestLost, _nothing)
+            later = asked.map(lambda response: _next_sent(unread, response)).recover(RequestLost, nothing)
             looks.elsewhere.append((unread, later))
-
-
-def _nothing(_: RequestLost) -> None:
-    """No response in time: the page leaves it out."""
 
 
 def _next_on_disk(unread: _Unread, part: FileRange) -> _Next | None:
@@ -332,25 +290,4 @@ def _fetch(unread: _Unread) -> m.FetchRequest:
         session_id=0,
         session_epoch=-1,
         topics=[kind.FetchTopic(topic=unread.partition.topic, partitions=[wanted])],
-    )
-
-
-def _list_offsets(partitions: list[TopicPartition], point: int) -> m.ListOffsetsRequest:
-    by_topic: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        by_topic.setdefault(topic, []).append(index)
-    kind = m.ListOffsetsRequest
-    return kind(
-        replica_id=CONSUMER,
-        isolation_level=0,
-        topics=[
-            kind.ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    kind.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=point)
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in by_topic.items()
-        ],
     )

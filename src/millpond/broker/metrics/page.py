@@ -21,6 +21,7 @@ from millpond.broker.metrics.cluster import collect_metadata, collect_node, coll
 from millpond.broker.metrics.exposition import Exposition
 from millpond.broker.metrics.groups import GroupMetrics
 from millpond.broker.metrics.partitions import collect_partitions, collect_topics
+from millpond.broker.metrics.shares import ShareMetrics
 from millpond.config.security import METRICS_NAMES
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class PageMaker:
         self._clock = node.clock
         self._more = more
         self._groups = GroupMetrics(node, metadata, data, coordination)
+        self._shares = ShareMetrics(node, metadata, data, coordination, self._groups.bounds)
         self._making = SharedRun(self._begin)
         self._last: Page | None = None
         self._next_ms = self._clock.monotonic_ms()
@@ -151,6 +153,7 @@ class PageMaker:
         is_named = shows_names(self._node, self._security)
         if is_named:
             yield from self._groups.collect(page)
+            yield from self._shares.collect(page)
             yield from collect_topics(page, self._data)
         yield from collect_partitions(page, self._data, is_named=is_named)
         return page.parts()

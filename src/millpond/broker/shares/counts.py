@@ -22,6 +22,10 @@ class Totals:
     expired: int = 0
     """Locks that ran out."""
 
+    def include(self, other: Totals) -> None:
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def add(self, cause: Cause, count: int) -> None:
         """A change was written."""
         match cause:

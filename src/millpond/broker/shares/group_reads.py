@@ -34,6 +34,8 @@ class GroupServices(Protocol):
 
     def forget(self, group: GroupReads) -> None: ...
 
+    def note_ended(self, leader: ShareLeader) -> None: ...
+
 
 class GroupReads:
     """One share group on this node."""
@@ -108,6 +110,7 @@ class GroupReads:
         return leader.acknowledge(holder, acknowledgements)
 
     def _on_leader_ended(self, leader: ShareLeader) -> None:
+        self._manager.note_ended(leader)
         key = leader.key[1:]
         if self.leaders.get(key) is leader:
             del self.leaders[key]

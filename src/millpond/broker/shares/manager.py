@@ -6,11 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from millpond.base.named_tuple import NamedTuple
 from millpond.broker.loop.steps import Steps
+from millpond.broker.shares.counts import Totals
 from millpond.broker.shares.group_reads import GroupReads
 from millpond.broker.shares.read_settings import ShareReadSettings, share_read_settings
 from millpond.broker.shares.sessions import ShareSession, ShareSessions
-from millpond.broker.shares.share_leader import RELEASED_AT_ONCE, LeaderServices
+from millpond.broker.shares.share_leader import RELEASED_AT_ONCE, LeaderServices, ShareLeader
 from millpond.config.node import GROUP_SHARE_MAX_SHARE_SESSIONS
 from millpond.config.quota import MAX_FETCH_SESSION_PARTITIONS
 from millpond.metadata.image import Resource
@@ -25,6 +27,17 @@ if TYPE_CHECKING:
 
 RELEASE_COST: Final = 15
 """To release the records of a partition costs as much as this many of their ranges."""
+
+
+ENDED_MAX: Final = 1_000
+"""Queues whose totals are kept after their windows have ended, the most recent ones."""
+
+
+class QueueKey(NamedTuple):
+    """A topic as a share group reads it."""
+
+    group_id: str
+    topic_id: UUID
 
 
 class ShareManager:
@@ -45,6 +58,8 @@ class ShareManager:
         self.services = services
         self._turns = turns
         self._groups: dict[str, GroupReads] = {}
+        self.ended_totals: Final[dict[QueueKey, Totals]] = {}
+        """What happened in windows that are gone: counters do not go back when the last member leaves."""
         self.sessions: Final = ShareSessions(
             lambda: settings()[GROUP_SHARE_MAX_SHARE_SESSIONS],
             lambda: settings()[MAX_FETCH_SESSION_PARTITIONS],
@@ -77,6 +92,20 @@ class ShareManager:
     def forget(self, group: GroupReads) -> None:
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
+
+    def groups(self) -> list[GroupReads]:
+        return list(self._groups.values())
+
+    def note_ended(self, leader: ShareLeader) -> None:
+        if leader.window is None:
+            return
+        key = QueueKey(leader.key.group_id, leader.key.topic_id)
+        # The most recent one last.
+        totals = self.ended_totals.pop(key, None) or Totals()
+        totals.include(leader.window.totals)
+        self.ended_totals[key] = totals
+        if len(self.ended_totals) > ENDED_MAX:
+            del self.ended_totals[next(iter(self.ended_totals))]
 
     def _on_session_ended(self, session: ShareSession, were_delivered: bool) -> None:
         group = session.group

@@ -91,6 +91,11 @@ class ShareWindow:
         """The number of finished records in the window, including those of pending changes."""
         return self._complete
 
+    @property
+    def totals(self) -> Totals:
+        """What has happened since the window was loaded."""
+        return self._totals
+
     def counts(self) -> WindowCounts:
         total, totals = self.end_offset - self.start_offset, self._totals
         available = self.in_flight - self.held_count - self._in_changes
