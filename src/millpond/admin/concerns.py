@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from millpond.admin.health import Health
+from millpond.admin.queues.queue import Queue
 from millpond.base.ids import TopicPartition
 
 NO_LETTERS: Final[Mapping[str, int]] = MappingProxyType({})
 BEHIND_MS: Final = 5 * 60 * 1000
-"""By default, a group is late if its oldest unread record is older than this."""
+"""By default, a group or queue is late if its oldest unread or unfinished record is older than this."""
 FREE_BYTES: Final = 1 << 30
 """By default, a disk with less free space than this is nearly full."""
 
@@ -72,6 +73,26 @@ class GroupLost:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueUnread:
+    """Records wait in a work queue, and its group has no members."""
+
+    topic: str
+    group: str
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLate:
+    """A work queue has members, and its oldest unfinished record is old."""
+
+    topic: str
+    group: str
+    oldest_age_ms: int
+    unfinished: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
 class LettersWaiting:
     """Dead letters have been neither redriven nor purged."""
 
@@ -88,6 +109,8 @@ Concern = (
     | NoCoordinators
     | GroupLate
     | GroupLost
+    | QueueUnread
+    | QueueLate
     | LettersWaiting
 )
 
@@ -118,5 +141,18 @@ def find_concerns(
     for group in health.groups:
         if group.lost:
             yield GroupLost(group.group.id, group.lost)
+    yield from _of_queues(health.queues, behind_ms)
     for topic, count in letters.items():
         yield LettersWaiting(topic, count)
+
+
+def _of_queues(queues: Iterable[Queue], behind_ms: int) -> Iterator[Concern]:
+    for queue in queues:
+        members, oldest_age_ms = len(queue.group.members), queue.oldest_age_ms or 0
+        if oldest_age_ms <= behind_ms:
+            continue
+        if not members:
+            yield QueueUnread(queue.name.topic, queue.name.group, queue.waiting)
+        elif queue.unfinished != queue.delayed:
+            # A record that is delayed waits on purpose.
+            yield QueueLate(queue.name.topic, queue.name.group, oldest_age_ms, queue.unfinished, members)

@@ -1,4 +1,4 @@
-"""The health of a cluster: nodes, disks, partitions, coordinators and groups."""
+"""The health of a cluster: nodes, disks, partitions, coordinators, groups and queues."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from millpond.admin.groups import list_groups
+from millpond.admin.groups import SHARE, list_groups
 from millpond.admin.lag import GroupLag, LagWatch
 from millpond.admin.nodes import ClusterFacts, describe_nodes
+from millpond.admin.queues.queue import Queue
+from millpond.admin.queues.watch import QueueWatch
 from millpond.base.errors import ErrorCode, MalformedMessage, RemoteError
 from millpond.base.ids import TopicPartition
 from millpond.remote.cluster import Cluster
@@ -42,6 +44,7 @@ class Health:
     """Groups that were not examined, because there are too many."""
     coordinators_failure: str
     """Why the coordinators do not answer; "" when they do."""
+    queues: tuple[Queue, ...] = ()
 
     @property
     def leaderless(self) -> tuple[TopicPartition, ...]:
@@ -56,15 +59,21 @@ def read_health(cluster: Cluster) -> Health:
     nodes = describe_nodes(cluster)
     disks = tuple(disk for node in nodes.nodes if node.address is not None for disk in _disks(cluster, node.node_id))
     groups: list[GroupLag] = []
+    queues: tuple[Queue, ...] = ()
     left_out, failure = 0, ""
     try:
-        names = sorted(each.group for each in list_groups(cluster))
+        listed = list_groups(cluster, with_share=True)
+        names = sorted(each.group for each in listed if each.type != SHARE)
         left_out = max(len(names) - GROUPS_MAX, 0)
         if names:
             groups = LagWatch(cluster, names[:GROUPS_MAX], sample_seconds=0).look()
+        shared = [each.group for each in listed if each.type == SHARE]
+        if shared:
+            found = QueueWatch(cluster, shared, dead_seconds=0).look()
+            queues, left_out = found.queues, left_out + found.groups_left_out
     except (ClientError, RemoteError) as fault:
         failure = str(fault)
-    return Health(nodes, disks, tuple(groups), left_out, failure)
+    return Health(nodes, disks, tuple(groups), left_out, failure, queues)
 
 
 def _disks(cluster: Cluster, node_id: int) -> Iterator[DiskFacts]:

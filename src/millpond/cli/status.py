@@ -31,7 +31,7 @@ HEALTHZ_SECONDS: Final = 10.0
 
 
 @click.command("status")
-@option("--behind", default="5m", meta="SPAN", help="A group is late when its oldest unread record is older.")
+@option("--behind", default="5m", meta="SPAN", help="A group or queue is late when its oldest record is older.")
 @option("--free", default="1GiB", meta="SIZE", help="A disk with less free space than this is nearly full.")
 @click.option("--alive", is_flag=True, help="Only check that a node answers: for liveness probes.")
 @click.option(
@@ -42,7 +42,7 @@ HEALTHZ_SECONDS: Final = 10.0
 @AS_JSON
 @cluster_options
 def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, access: Access) -> int:
-    """Show the health of nodes, disks and coordinators, and groups that fall behind.
+    """Show the health of nodes, disks and coordinators, and groups and queues that fall behind.
 
     The exit code is 0 if all is well, and 1 if something is wrong or no node answers.
 
@@ -85,6 +85,9 @@ def command(behind: str, free: str, alive: bool, healthz: bool, as_json: bool, a
         f"{counted(len(health.groups) + health.groups_left_out, 'group')}, {counted(lag, 'record')} unread; "
         f"cluster {health.nodes.cluster_id}"
     )
+    if health.queues:
+        waiting = sum(each.waiting for each in health.queues)
+        click.echo(f"{counted(len(health.queues), 'queue')}, {counted(waiting, 'record')} waiting")
     if internal := sum(node.internal.leads for node in health.nodes.nodes):
         click.secho(f"The table leaves out {counted(internal, 'partition')} of internal topics.", dim=True)
     for sentence in problems:
@@ -186,6 +189,15 @@ def problem(concern: Concern) -> str:
         case concerns.GroupLost(group, lost):
             missed = counted(lost, "record")
             return f"Group {safe(group, in_line=True)} has missed {missed} that were deleted unread."
+        case concerns.QueueUnread(topic, group, waiting):
+            name = f"{safe(topic, in_line=True)} of group {safe(group, in_line=True)}"
+            return f"Queue {name} has no members: {counted(waiting, 'record')} waiting."
+        case concerns.QueueLate(topic, group, age_ms, unfinished, members):
+            name = f"{safe(topic, in_line=True)} of group {safe(group, in_line=True)}"
+            return (
+                f"The oldest record of queue {name} is {show_span(age_ms)} old: {unfinished:,} unfinished, "
+                f"{counted(members, 'member')}."
+            )
         case concerns.LettersWaiting(topic, count):
             name = safe(topic, in_line=True)
             are = "waits" if count == 1 else "wait"
@@ -219,5 +231,16 @@ def _as_object(health: Health, problems: list[str]) -> dict[str, Any]:
                 "lost": each.lost,
             }
             for each in health.groups
+        ],
+        "queues": [
+            {
+                "topic": each.name.topic,
+                "group": each.name.group,
+                "members": len(each.group.members),
+                "waiting": each.waiting,
+                "out": each.out,
+                "oldest_age_ms": each.oldest_age_ms,
+            }
+            for each in health.queues
         ],
     }

@@ -19,6 +19,8 @@ const WORDS = {
   NoCoordinators: (f) => ["The group coordinators do not answer.", f.reason],
   GroupLate: (f) => [`Group ${f.group} is ${span(f.behind_ms)} behind: ${counted(f.lag, "record")} unread, ${counted(f.members, "member")}.`, [f.members ? "Its members read more slowly than records are written: look for a stuck one, or start more. " : "It has no members: start its consumers. ", link(`/groups/${name(f.group)}`, "See the group")]],
   LettersWaiting: (f) => [`${counted(f.count, "dead letter")} ${f.count === 1 ? "waits" : "wait"} in ${f.topic}.`, ["See why they failed, and redrive them once that is fixed. ", link(`/letters/${name(f.topic)}`, "See the letters")]],
+  QueueUnread: (f) => [`Queue ${f.topic} of group ${f.group} has no members: ${counted(f.waiting, "record")} waiting.`, ["Start its workers. ", link(`/groups/${name(f.group)}`, "See the group")]],
+  QueueLate: (f) => [`The oldest record of queue ${f.topic} of group ${f.group} is ${span(f.oldest_age_ms)} old: ${counted(f.unfinished, "record")} unfinished, ${counted(f.members, "member")}.`, ["Start more workers, or look for a stuck one. ", link(`/groups/${name(f.group)}`, "See the group")]],
   GroupLost: (f) => [`Group ${f.group} has missed ${counted(f.lost, "record")} that were deleted unread.`, ["Keep records longer in its topics, then check where it reads. ", link(`/groups/${name(f.group)}`, "See the group")]],
 };
 
