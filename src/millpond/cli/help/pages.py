@@ -22,7 +22,12 @@ SECTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
 
 _COMMENT: Final = re.compile(r"^<!--.*?-->\n?", re.DOTALL | re.MULTILINE)
 
-OTHER_NAMES: Final[Mapping[str, str]] = {"dlq": "dead-letters", "settings": "config", "worker": "client"}
+OTHER_NAMES: Final[Mapping[str, str]] = {
+    "dlq": "dead-letters",
+    "queue": "queues",
+    "settings": "config",
+    "worker": "client",
+}
 
 
 @dataclass(frozen=True, slots=True)

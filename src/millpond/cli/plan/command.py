@@ -9,9 +9,10 @@ from typing import Final
 import click
 
 from millpond.admin.plan import Demand, Engine, Machine, Plan, Section, make_plan, sums
+from millpond.admin.queue_plan import QueueDemand, make_queue_plan, queue_section
 from millpond.base.spans import read_span
 from millpond.base.units import read_byte_rate, read_bytes, read_rate, show_byte_rate, show_bytes, show_number
-from millpond.cli.options import option
+from millpond.cli.options import option, span
 from millpond.cli.terminal import print_json
 
 MEASURE_SECONDS: Final = 4.0
@@ -60,6 +61,12 @@ TIMES: Final = click.FloatRange(min=1)
 @option("--headroom", type=TIMES, default=2, help="Partitions, as a multiple of the need.")
 @option("--batch", meta="SIZE", read=SIZE, default="100KB", help="A producer's request (with --measure).")
 @option("--cores", type=click.IntRange(1), default=1, help="Nodes on a broker's machine (with --measure).")
+@click.option(
+    "--work", metavar="SPAN", help="How long a worker needs for one message, to plan a work queue: 200ms, 5s."
+)
+@option(
+    "--held", type=click.IntRange(1, 10_000), default=1, help="Messages that a worker holds at a time (with --work)."
+)
 @click.option("--measure", "is_measuring", is_flag=True, help="Measure a node here for a few seconds.")
 @click.option("--json", "as_json", is_flag=True, help="The numbers as one JSON object; bytes and bytes per second.")
 def command(
@@ -76,6 +83,8 @@ def command(
     headroom: float,
     batch: float,
     cores: int,
+    work: str | None,
+    held: int,
     is_measuring: bool,
     as_json: bool,
 ) -> None:
@@ -83,13 +92,15 @@ def command(
 
     Without options it plans a million messages of 1 KB a second. KB is 1,000 bytes, KiB 1,024. With --measure a node
     runs here for a few seconds, and the throughput of one core counts in addition to disks and network; a node is one
-    process on one core, and --cores says how many of them share a machine.
+    process on one core, and --cores says how many of them share a machine. With --work it also plans the workers of a
+    queue, whose number does not depend on partitions.
 
     \b
     Examples:
       millpond plan
       millpond plan --rate 50k/s --size 400B --retention 3d --disk 2TB
       millpond plan --rate 200MB/s --size 1KiB --measure --cores 4
+      millpond plan --rate 500/s --size 2KB --work 3s --held 10
     """
     amount, counts_bytes = rate
     demand = Demand(
@@ -106,11 +117,27 @@ def command(
     engine = _measured(size) if is_measuring else None
     machine = Machine(disk, disk_speed, network, cores, engine)
     plan = make_plan(demand, machine)
+    queue = None if work is None else QueueDemand(demand.messages_per_second, peak, _work_seconds(work), held)
     if as_json:
         facts = {"demand": asdict(demand), "machine": asdict(machine), "plan": asdict(plan)}
+        if queue is not None:
+            facts["queue"] = asdict(queue) | asdict(make_queue_plan(queue))
         print_json(facts, indent=None)
     else:
-        _print(plan, sums(plan, demand, machine), engine)
+        sections = sums(plan, demand, machine)
+        if queue is not None:
+            sections.append(queue_section(make_queue_plan(queue), queue))
+        _print(plan, sections, engine)
+
+
+def _work_seconds(text: str) -> float:
+    try:
+        work_ms = span(text)
+    except ValueError as fault:
+        raise click.UsageError(f"--work {text}: {fault}.") from None
+    if not work_ms:
+        raise click.UsageError(f"--work {text}: it must be more than nothing.")
+    return work_ms / 1000
 
 
 def _measured(message_bytes: float) -> Engine:
