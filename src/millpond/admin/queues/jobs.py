@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from millpond.admin.groups import describe_share_group
 from millpond.admin.offsets import Bounds, bounds_of
 from millpond.admin.queues.offsets import LeaderWindow, positions_of, windows_of
 from millpond.admin.queues.queue import QueueName
@@ -61,7 +62,9 @@ class Peek:
 class _States:
     """The states of the offsets of one partition, as its leader describes them."""
 
-    def __init__(self, window: LeaderWindow | None) -> None:
+    def __init__(self, window: LeaderWindow | None, *, is_untouched: bool) -> None:
+        """`is_untouched`: without a window, no record is finished or out."""
+        self._otherwise = WAITING if is_untouched else UNKNOWN
         self._ranges = [] if window is None else window.window.ranges
         self._firsts = [each.first_offset for each in self._ranges]
         self._window = window
@@ -69,7 +72,7 @@ class _States:
     def at(self, offset: int) -> tuple[str, int | None] | None:
         """The state, and the deliveries if known; None if the record is finished."""
         if self._window is None:
-            return UNKNOWN, None
+            return self._otherwise, None
         if offset >= self._window.window.end_offset:
             return WAITING, 0
         index = bisect_right(self._firsts, offset) - 1
@@ -91,36 +94,38 @@ def peek(cluster: Cluster, name: QueueName, limit: int, *, seconds: float = SECO
     )
     positions = positions_of(cluster, name.group) or {}
     windows = windows_of(cluster, [name.group], ranges_max=RANGES_MAX)[name.group]
+    group = describe_share_group(cluster, name.group)
+    is_idle = group is None or not group.members
     bounds = bounds_of(cluster, led_partitions([info]), isolation)
     begins_first = settings.get(AUTO_OFFSET_RESET) == "earliest"
-    starts: dict[TopicPartition, int] = {}
+    starts: dict[TopicPartition, tuple[int, _States]] = {}
     not_started = []
-    for partition in bounds:
+    for partition, bound in bounds.items():
         position, window = positions.get(partition), windows.get(partition)
         if window is not None:
-            starts[partition] = window.start
+            starts[partition] = window.start, _States(window, is_untouched=False)
         elif position is not None and position.start >= 0:
-            starts[partition] = position.start
+            is_untouched = is_idle and position.lag == bound.end - position.start
+            starts[partition] = position.start, _States(None, is_untouched=is_untouched)
         elif begins_first:
-            starts[partition] = 0
+            starts[partition] = 0, _States(None, is_untouched=True)
         else:
             not_started.append(partition.partition)
     deadline = time.monotonic() + seconds
-    jobs, is_whole = _read(cluster, starts, windows, bounds, isolation, limit, deadline)
+    jobs, is_whole = _read(cluster, starts, bounds, isolation, limit, deadline)
     return Peek(tuple(jobs), tuple(sorted(not_started)), is_whole)
 
 
 def _read(
     cluster: Cluster,
-    starts: Mapping[TopicPartition, int],
-    windows: Mapping[TopicPartition, LeaderWindow],
+    starts: Mapping[TopicPartition, tuple[int, _States]],
     bounds: Mapping[TopicPartition, Bounds],
     isolation: Isolation,
     limit: int,
     deadline: float,
 ) -> tuple[list[Job], bool]:
     jobs: list[Job] = []
-    for partition, start in starts.items():
+    for partition, (start, states) in starts.items():
         bound = bounds[partition]
         records = read_records(
             cluster,
@@ -130,7 +135,7 @@ def _read(
             isolation=isolation,
             is_up=lambda _: time.monotonic() > deadline,
         )
-        jobs += _unfinished(partition.partition, records, _States(windows.get(partition)), limit)
+        jobs += _unfinished(partition.partition, records, states, limit)
     first = sorted(jobs, key=lambda each: (each.record.timestamp, each.partition, each.record.offset))[:limit]
     return first, time.monotonic() <= deadline
 
