@@ -51,7 +51,7 @@ def documented() -> dict[str, list[tuple[Operation, AclResource, bool, str]]]:
 
 DOCUMENTED = documented()
 USER = "clerk"
-TOPIC, LETTERS, GROUP, TRANSACTION = "pond", "pond.dlq", "crew", "tx"
+TOPIC, LETTERS, GROUP, SHARED, TRANSACTION = "pond", "pond.dlq", "crew", "mailers", "tx"
 
 
 class Case(NamedTuple):
@@ -64,6 +64,7 @@ class Case(NamedTuple):
     others: tuple[str, ...] = ()
     """Which "each topic" means, if not the same."""
     code: int = 0
+    group: str = GROUP
 
 
 CASES: dict[str, Case] = {
@@ -79,6 +80,12 @@ CASES: dict[str, Case] = {
     "group describe": Case(("group", "describe", GROUP), TOPIC),
     "group reset": Case(("group", "reset", GROUP, "--topic", TOPIC, "--to-earliest", "--yes")),
     "group history": Case(("group", "history", GROUP), topic="__group_history"),
+    "queue list": Case(("queue", "list"), SHARED, group=SHARED),
+    "queue describe": Case(("queue", "describe", TOPIC), SHARED, group=SHARED),
+    "queue peek": Case(("queue", "peek", TOPIC), "coffee", group=SHARED),
+    "queue send": Case(("queue", "send", TOPIC, "cake"), "1 record"),
+    "queue receive": Case(("queue", "receive", TOPIC, "-g", SHARED, "--wait", "30s"), "coffee", group=SHARED),
+    "queue purge": Case(("queue", "purge", TOPIC, "--yes"), "Purged", group=SHARED),
     "dlq list": Case(("dlq", "list"), LETTERS, topic=LETTERS),
     "dlq show": Case(("dlq", "show", LETTERS), "ValueError", topic=LETTERS),
     "dlq stats": Case(("dlq", "stats", LETTERS), "ValueError", topic=LETTERS),
@@ -118,6 +125,7 @@ ELSEWHERE = {
     "user remove": "",
     "acl change": "",
     "quota change": "",
+    "queue redrive": "does what `dlq redrive` does, once it knows the group's setting",
     "work": "tests/client has workers; its rights are those of a consumer and a producer",
 }
 
@@ -159,7 +167,14 @@ class Office:
         assert consumer.poll(30) is not None
         consumer.commit(asynchronous=False)
         consumer.close()
+        self._read_as_shared()
         self.open_transaction()
+
+    def _read_as_shared(self) -> None:
+        """A share group that has read the topic and given everything back."""
+        self.admin.well("config", "set", "group", SHARED, "share.auto.offset.reset=earliest")
+        shown = self.admin.well("queue", "receive", TOPIC, "-g", SHARED, "--release", "--wait", "30s")
+        assert "coffee" in shown
 
     def open_transaction(self) -> None:
         self.opened = Producer({**self.settings, "transactional.id": TRANSACTION, "transaction.timeout.ms": 600_000})
@@ -171,7 +186,7 @@ class Office:
     def grant(self, command: str, case: Case) -> None:
         own = {
             AclResource.TOPIC: [case.topic],
-            AclResource.GROUP: [GROUP],
+            AclResource.GROUP: [case.group],
             AclResource.CLUSTER: [CLUSTER_NAME],
             AclResource.TRANSACTIONAL_ID: [TRANSACTION],
         }

@@ -125,7 +125,7 @@ def test_windows_are_not_needed(
     monkeypatch.setattr(watch, "windows_of", lambda _, groups, **__: {each: {} for each in groups})
     found = look(cluster, name)
     (first, _) = found.partitions
-    assert (first.start, first.waiting, first.out, first.totals) == (1, 3, None, None)
+    assert (first.start, first.waiting, first.out, first.totals) == (0, 3, None, None)
     assert (found.waiting, found.out, found.holders) == (3, None, ())
     assert first.oldest_age_ms is not None
 
@@ -150,7 +150,7 @@ def test_peek_shows_states_and_takes_nothing(cluster: Cluster, pond: Pond, topic
     worker.take()
     worker.say(b="accept", c="release")
     later = str(time.time_ns() // 1_000_000 + 3_600_000).encode()
-    producer = pond.producer()
+    producer = pond.producer
     headers = [("queue.deliver-at", later), ("queue.priority", b"7")]
     producer.produce(topic, b"e", partition=0, headers=headers)
     producer.produce(topic, b"f", partition=0, headers=[("queue.deliver-at", b"soon")])
@@ -221,7 +221,7 @@ def test_dead_letters_are_counted_by_group_and_topic(
 ) -> None:
     dlq, name = f"{pond.new_topic(1)}.dlq", QueueName(f"{topic}-g", topic)
     pond.create_topic(dlq)
-    producer = pond.producer()
+    producer = pond.producer
     for group, origin, count in ((name.group, topic, 3), (name.group, "other", 2), ("other", topic, 1)):
         for offset in range(count):
             message = Message(origin, 0, offset, 1_000, b"k", b"v", ())

@@ -1,6 +1,6 @@
 """How far share groups have come: from their coordinators, and from the windows of the partition leaders.
 
-Coordinators know the first unfinished record and the lag; any cluster with share groups has them. Leaders that
+Coordinators know the start offset and the lag; any cluster with share groups has them. Leaders that
 describe their windows also know who holds what. Brokers of Apache Kafka do not describe any.
 """
 
@@ -26,7 +26,7 @@ class Position(NamedTuple):
     """How far a share group has come in a partition, as its coordinator knows."""
 
     start: int
-    """The first offset that is not finished; -1 if the group has not read the partition yet."""
+    """Everything before it is finished; -1 if the group has not read the partition yet."""
     lag: int
     """Offsets that are not finished; -1 if unknown."""
 
@@ -108,5 +108,5 @@ def _merge(
 
 
 def started(positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-    """The first unfinished offset, of partitions that have been read."""
+    """The start of each partition that has been read."""
     return {each: position.start for each, position in positions.items() if position.start >= 0}

@@ -68,7 +68,7 @@ class QueuePartition:
     leader: int
     """-1 if there is none."""
     start: int | None
-    """The first record that is not finished. None if the group has not read the partition yet: where it begins
+    """Everything before it is finished. None if the group has not read the partition yet: where it begins
     is up to `share.auto.offset.reset`."""
     end: int | None
     waiting: int | None

@@ -12,7 +12,7 @@ from millpond.cli.access import Access, cluster_options, find_partitions
 from millpond.cli.completion.names import TopicName
 from millpond.cli.json_lines import Headers, Outgoing
 from millpond.cli.options import pairs, span
-from millpond.cli.sending import (
+from millpond.cli.sender import (
     Sender,
     ending_on_signals,
     json_records,
