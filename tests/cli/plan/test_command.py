@@ -56,3 +56,20 @@ def test_it_measures_a_node_here(lonely: Any) -> None:
 )
 def test_invalid_options_are_refused_in_one_sentence(lonely: Any, option: str, text: str, words: str) -> None:
     lonely.fails("plan", option, text, code=2, error=words)
+
+
+def test_work_plans_the_workers_of_a_queue(lonely: Any) -> None:
+    words = ("plan", "--rate", "500/s", "--work", "3s", "--held", "10")
+    lines = lonely.succeeds(*words).lines
+    assert lines[-1] == "3,000 workers at peak, on 15 partitions."
+    assert any(line.split() == ["workers", "500/s", "×", "3", "s", "=", "1,500"] for line in lines)
+    (facts,) = lonely.succeeds(*words, "--json").objects
+    assert (facts["queue"]["workers_peak"], facts["queue"]["in_flight"], facts["queue"]["partitions"]) == (
+        3_000,
+        30_000,
+        15,
+    )
+    lonely.fails("plan", "--work", "0s", code=2, error="--work 0s: it must be more than nothing.")
+    lonely.fails(
+        "plan", "--work", "long", code=2, error="--work long: 'long' is not a duration; write it like 30s or 5m."
+    )

@@ -128,6 +128,11 @@ def command(
         if queue is not None:
             sections.append(queue_section(make_queue_plan(queue), queue))
         _print(plan, sections, engine)
+        if queue is not None:
+            needs = make_queue_plan(queue)
+            click.echo(
+                f"{needs.workers_peak:,} workers at peak, on {max(needs.partitions, plan.partitions):,} partitions."
+            )
 
 
 def _work_seconds(text: str) -> float:
