@@ -119,20 +119,22 @@ def command(
     plan = make_plan(demand, machine)
     queue = None if work is None else QueueDemand(demand.messages_per_second, peak, _work_seconds(work), held)
     if as_json:
-        facts = {"demand": asdict(demand), "machine": asdict(machine), "plan": asdict(plan)}
-        if queue is not None:
-            facts["queue"] = asdict(queue) | asdict(make_queue_plan(queue))
-        print_json(facts, indent=None)
-    else:
-        sections = sums(plan, demand, machine)
-        if queue is not None:
-            sections.append(queue_section(make_queue_plan(queue), queue))
+        _print_object(demand, machine, plan, queue)
+        return
+    sections = sums(plan, demand, machine)
+    if queue is None:
         _print(plan, sections, engine)
-        if queue is not None:
-            needs = make_queue_plan(queue)
-            click.echo(
-                f"{needs.workers_peak:,} workers at peak, on {max(needs.partitions, plan.partitions):,} partitions."
-            )
+        return
+    needs = make_queue_plan(queue)
+    _print(plan, [*sections, queue_section(needs, queue)], engine)
+    click.echo(f"{needs.workers_peak:,} workers at peak, on {max(needs.partitions, plan.partitions):,} partitions.")
+
+
+def _print_object(demand: Demand, machine: Machine, plan: Plan, queue: QueueDemand | None) -> None:
+    facts = {"demand": asdict(demand), "machine": asdict(machine), "plan": asdict(plan)}
+    if queue is not None:
+        facts["queue"] = asdict(queue) | asdict(make_queue_plan(queue))
+    print_json(facts, indent=None)
 
 
 def _work_seconds(text: str) -> float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.resource import Closable
 from millpond.cli.access import Access
-from millpond.cli.errors import Failed, failed
+from millpond.cli.errors import failed
 from millpond.cli.json_lines import Headers
 from millpond.wire.kernel.messages import read_headers
 
@@ -82,10 +82,9 @@ class QueueMember(Closable):
             results = self._consumer.commit_sync(COMMIT_SECONDS)
         except KafkaException as refusal:
             raise failed(f"{count} records may not be {verdict.value}", refusal.args[0]) from None
-        for partition, refusal in results.items():
-            if refusal is not None:
-                what = f"Records of partition {partition.partition} were not {verdict.value}"
-                raise failed(what, refusal.args[0]) if isinstance(refusal, KafkaException) else Failed(f"{what}.")
+        for partition, fault in results.items():
+            if fault is not None:
+                raise failed(f"Records of partition {partition.partition} were not {verdict.value}", fault.args[0])
 
     def close(self) -> None:
         """Leaves the group; what is still held goes to other members."""
@@ -102,16 +101,12 @@ def _received(message: Message) -> Received:
     key, value = message.key(), message.value()
     assert key is None or isinstance(key, bytes)
     assert value is None or isinstance(value, bytes)
-    headers: Headers = [
-        (name, None if data is None else bytes(data) if not isinstance(data, str) else data.encode())
-        for name, data in read_headers(message)
-    ]
     return Received(
         message.partition() or 0,
         message.offset() or 0,
         message.timestamp()[1],
         key,
         value,
-        headers,
+        [(name, data.encode() if isinstance(data, str) else data) for name, data in read_headers(message)],
         message.delivery_count() or 0,
     )

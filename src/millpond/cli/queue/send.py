@@ -67,9 +67,9 @@ def send_command(
     partitions = find_partitions(producer, topic, f" To create it: millpond topic create {topic}")
     sender = Sender(producer, topic, len(partitions), None)
     if values:
+        given = (Outgoing(each.encode()) for each in values)
         with ending_on_signals():
-            records = (Outgoing(each.encode()) for each in values)
-            return sender.run(_completed(records, own_key, extra_headers, due))
+            return sender.run(_completed(given, own_key, extra_headers, due))
     with open_source(None) as source, ending_on_signals():
         records = json_records(source) if json_lines else plain_records(source, None)
         return sender.run(_completed(records, own_key, extra_headers, due))
