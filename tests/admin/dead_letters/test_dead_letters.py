@@ -390,3 +390,23 @@ def test_a_letter_without_its_value_is_not_sent_back_unless_it_is_given_one() ->
 
     assert fate() is fate(key=b"k") is LetterFate.NO_TARGET
     assert fate(value=b"whole") is LetterFate.SENT
+
+
+def test_letters_are_selected_by_the_group_that_failed_and_the_topic_they_are_from() -> None:
+    def letter(group: str, origin: str) -> Letter:
+        message = Message(origin, 0, 0, 1_000, b"k", b"v", ())
+        sent = dead_letter(
+            message, ValueError("x"), to="q.dlq", origin=origin_of(message), attempts=1, group=group, now_ms=1
+        )
+        return Letter(Message("q.dlq", 0, 0, 1_000, sent.key, sent.value, sent.headers))
+
+    letters = [letter("g", "t"), letter("g", "u"), letter("h", "t")]
+    stranger = Letter(Message("q.dlq", 0, 1, 1_000, b"k", b"v", ()))
+    for selection, expected in (
+        (Filter(groups=frozenset({"g"})), [True, True, False]),
+        (Filter(origins=frozenset({"t"})), [True, False, True]),
+        (Filter(groups=frozenset({"g", "h"}), origins=frozenset({"u"})), [False, True, False]),
+    ):
+        assert [selection.takes(each) for each in letters] == expected
+        assert not selection.takes(stranger)
+        assert not selection.is_open

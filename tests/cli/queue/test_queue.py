@@ -7,6 +7,9 @@ import time
 from typing import Any
 
 import pytest
+from tests.cli.test_completion import complete
+
+from support.node import eventually
 
 
 @pytest.fixture
@@ -111,6 +114,18 @@ def test_a_queue_is_listed_described_and_peeked_while_a_member_holds_records(
         ("b", "out", 1),
     ]
     millpond.fails("queue", "purge", topic, "--yes", error="has 1 active member (holder on 127.0.0.1): stop it first")
+
+
+def test_topics_and_share_groups_are_completed(millpond: Any, topic: str, group: str, hold: Any) -> None:
+    millpond.succeeds("queue", "send", topic, "a")
+    hold(group, topic)
+    for words, offered in (
+        (("queue", "rec"), ["receive"]),
+        (("queue", "describe", topic[:-1]), [topic]),
+        (("queue", "describe", topic, "--group", group[:-1]), [group]),
+    ):
+        # Once more where the machine was too busy for an answer in time: then nothing is offered.
+        assert eventually(lambda words=words, offered=offered: complete(millpond, *words) == offered), words
 
 
 def test_a_watch_prints_an_object_for_each_look(millpond: Any, topic: str, group: str, hold: Any) -> None:
