@@ -121,6 +121,7 @@ COMMANDS_NOT_RUN = {
     "docs/monitoring.md": "tests/cli/test_monitoring.py and tests/deploy/test_monitoring.py run them",
     "docs/ecosystem.md": "parts of examples; tests/examples runs them with Apache Kafka",
     "docs/planning.md": "output of a command",
+    "docs/queues.md": "a list of commands with explanations; tests/cli/queue/test_queue.py runs all",
     "docs/simulator.md": "tests/cli/test_sim.py and tests/console/test_simulator.py run them",
     "docs/security.md": "tests/cli/test_secure.py, test_cert.py and test_quota.py run them; settings of nodes",
     "docs/spark.md": "Spark; tests/docs/test_tutorial.py runs the same",
