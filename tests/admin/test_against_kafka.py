@@ -22,6 +22,11 @@ from millpond.admin.moves import read_placement
 from millpond.admin.offset_reset import apply_reset, plan_reset
 from millpond.admin.offsets import Beginning
 from millpond.admin.placement import PlannedMove
+from millpond.admin.queues.find import find_queue_name
+from millpond.admin.queues.jobs import peek
+from millpond.admin.queues.queue import QueueName
+from millpond.admin.queues.watch import read_queues
+from millpond.admin.settings import Subject, alter_settings
 from millpond.admin.throttle import clear_throttle, set_throttle
 from millpond.admin.topics import alter_topic, delete_topics, describe_topics, grow_topic
 from millpond.admin.transactions import (
@@ -261,3 +266,33 @@ def dead_letters(kafka: KafkaBroker, cluster: Cluster) -> None:
     assert (plan.records, plan.waiting) == (20, 0)
     apply_purge(cluster, plan)
     assert list_letter_topics(cluster)[0][0].records == 0
+
+
+def test_queues_with_less_than_our_own_leaders_say(kafka: KafkaBroker) -> None:
+    """Kafka takes the question for windows for one to the coordinator: there is no window in the answer."""
+    runner = CliRunner()
+    options = ("--bootstrap", kafka.bootstrap)
+
+    def run(*words: str) -> str:
+        done = runner.invoke(command, ["queue", *words, *options])
+        assert done.exit_code == 0, (words, done.output, done.exception)
+        return done.stdout
+
+    with Cluster({"bootstrap.servers": kafka.bootstrap, "default.api.timeout.ms": "30000"}) as cluster:
+        create_topic(cluster, "jobs", 1)
+        alter_settings(cluster, Subject("group", "workers"), {"share.auto.offset.reset": "earliest"})
+        run("send", "jobs", "a", "b", "c")
+        name = QueueName("workers", "jobs")
+        # The state topic of share groups is created first.
+        assert '"value":"a"' in run("receive", "jobs", "--group", "workers", "--wait", "2m", "--release")
+        assert eventually(lambda: describe_group(cluster, "workers").state == EMPTY)
+        (queue,) = read_queues(cluster, ["workers"]).queues
+        (partition,) = queue.partitions
+        assert (queue.name, queue.waiting, queue.out, queue.totals) == (name, 3, None, None)
+        assert (partition.start, partition.end, partition.is_started) == (0, 3, True)
+        assert partition.oldest_age_ms is not None
+        assert [bytes(each.record.value or b"") for each in peek(cluster, name, 2).jobs] == [b"a", b"b"]
+        assert find_queue_name(cluster, "jobs") == name
+        assert "jobs of group workers: empty, 0 members, 3 waiting" in run("describe", "jobs", "--sample", "0")
+        assert "3 records will not be delivered" in run("purge", "jobs", "--yes")
+        assert eventually(lambda: read_queues(cluster, ["workers"]).queues[0].unfinished == 0)
