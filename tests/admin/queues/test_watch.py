@@ -13,6 +13,7 @@ from millpond.admin.errors import Refused
 from millpond.admin.groups import EMPTY, STABLE, describe_share_group
 from millpond.admin.health import read_health
 from millpond.admin.queues import dead, watch
+from millpond.admin.queues import jobs as jobs_module
 from millpond.admin.queues.dead import count_dead_letters, find_dead_letter_topic
 from millpond.admin.queues.find import find_queue_name, read_queue
 from millpond.admin.queues.jobs import peek
@@ -170,6 +171,23 @@ def test_peek_shows_states_and_takes_nothing(cluster: Cluster, pond: Pond, topic
     totals = look(cluster, name).totals
     assert totals is not None
     assert totals.delivered == 4
+
+
+def test_a_peek_keeps_only_what_fits_into_memory(
+    cluster: Cluster, pond: Pond, topic: str, join: Join, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = QueueName(f"{topic}-g", topic)
+    pond.produce(topic, "a" * 100, "b" * 100, "c" * 100, partition=0)
+    join(*name).take()
+    assert peek(cluster, name, 2).is_whole
+    monkeypatch.setattr(jobs_module, "BYTES_MAX", 250)
+    found = peek(cluster, name, 10)
+    assert [bytes(each.record.value or b"")[:1] for each in found.jobs] == [b"a", b"b"]
+    assert not found.is_whole
+    monkeypatch.setattr(jobs_module, "BYTES_MAX", 10)
+    assert len(peek(cluster, name, 10).jobs) == 1
+    monkeypatch.undo()
+    assert not peek(cluster, name, 10, seconds=0).is_whole
 
 
 def test_a_purge_needs_an_empty_group_and_skips_everything(

@@ -21,7 +21,8 @@ from millpond.remote.offsets import Isolation
 from millpond.remote.reader import read_records
 from millpond.wire.records import Record
 
-JOBS_MAX: Final = 10_000
+BYTES_MAX: Final = 64 << 20
+"""Keys and values of all jobs together."""
 RANGES_MAX: Final = 1_000
 SECONDS_MAX: Final = 5.0
 
@@ -56,7 +57,7 @@ class Peek:
     not_started: tuple[int, ...] = ()
     """Partitions that the group has not read yet, and where it begins at the end: it skips what they have now."""
     is_whole: bool = True
-    """False: time ran out first."""
+    """False: time or memory ran out first."""
 
 
 class _States:
@@ -125,6 +126,7 @@ def _read(
     deadline: float,
 ) -> tuple[list[Job], bool]:
     jobs: list[Job] = []
+    is_whole = True
     for partition, (start, states) in starts.items():
         bound = bounds[partition]
         records = read_records(
@@ -136,13 +138,31 @@ def _read(
             is_up=lambda _: time.monotonic() > deadline,
         )
         jobs += _unfinished(partition.partition, records, states, limit)
-    first = sorted(jobs, key=lambda each: (each.record.timestamp, each.partition, each.record.offset))[:limit]
-    return first, time.monotonic() <= deadline
+        jobs.sort(key=lambda each: (each.record.timestamp, each.partition, each.record.offset))
+        fitting = _fitting(jobs[:limit])
+        is_whole = is_whole and len(fitting) == min(len(jobs), limit)
+        jobs = fitting
+    return jobs, is_whole and time.monotonic() <= deadline
+
+
+def _fitting(jobs: list[Job]) -> list[Job]:
+    """As many of the first ones as fit into memory, and at least one."""
+    total = 0
+    for number, job in enumerate(jobs):
+        total += _size(job.record)
+        if number and total > BYTES_MAX:
+            return jobs[:number]
+    return jobs
+
+
+def _size(record: Record) -> int:
+    return len(record.key or b"") + len(record.value or b"")
 
 
 def _unfinished(partition: int, records: Iterable[Record], states: _States, limit: int) -> list[Job]:
     now_ms = time.time_ns() // 1_000_000
     jobs: list[Job] = []
+    total = 0
     for record in records:
         described = states.at(record.offset)
         if described is None:
@@ -152,7 +172,8 @@ def _unfinished(partition: int, records: Iterable[Record], states: _States, limi
         if state == WAITING and due_ms is not None and due_ms > now_ms:
             state = DELAYED
         jobs.append(Job(partition, record, state, deliveries, due_ms, _number(record, PRIORITY_HEADER)))
-        if len(jobs) == limit:
+        total += _size(record)
+        if len(jobs) == limit or total > BYTES_MAX:
             break
     return jobs
 

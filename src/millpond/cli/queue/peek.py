@@ -64,7 +64,7 @@ def peek_command(topic: str, group: str | None, limit: int, json_lines: bool, ac
     elif not found.jobs:
         click.echo("Nothing is unfinished.", err=True)
     if not found.is_whole:
-        click.echo("Time ran out before all partitions were read; there may be older records.", err=True)
+        click.echo("Time or memory ran out: there may be more records, also older ones.", err=True)
 
 
 def _line(job: Job) -> bytes:
