@@ -167,4 +167,6 @@ def test_a_queue_that_is_not_there_is_said(millpond: Any, topic: str) -> None:
     millpond.fails("queue", "describe", topic, error=f"No share group reads {topic} yet: name one with --group.")
     millpond.fails("queue", "peek", "nowhere", error="There is no topic nowhere")
     millpond.fails("queue", "receive", topic, error="name one with --group")
+    millpond.fails("queue", "list", "--group", "nobody", error="There is no share group nobody")
+    millpond.fails("queue", "receive", topic, "--wait", "0s", error="'0s' is too short to join the group.", code=2)
     millpond.fails("queue", "send", "nowhere", "x", error="millpond topic create nowhere")

@@ -21,9 +21,14 @@ def find_queue_name(cluster: Cluster, topic: str, group: str | None = None) -> Q
         raise unknown_topic(topic, topics)
     if group is None:
         return QueueName(_only_group(cluster, topic), topic)
-    if describe_share_group(cluster, group) is None:
-        raise unknown("share group", group, share_groups(cluster), "list queues with `millpond queue list`")
+    check_share_group(cluster, group)
     return QueueName(group, topic)
+
+
+def check_share_group(cluster: Cluster, name: str) -> None:
+    """Refused if there is no such group; suggests the nearest name."""
+    if describe_share_group(cluster, name) is None:
+        raise unknown("share group", name, share_groups(cluster), "list queues with `millpond queue list`")
 
 
 def share_groups(cluster: Cluster) -> list[str]:

@@ -56,10 +56,13 @@ def list_command(groups: tuple[str, ...], as_json: bool, access: Access) -> None
       millpond queue list --group mailers
       millpond queue list --json | jq '.[] | select(.waiting > 1000).topic'
     """
+    from millpond.admin.queues.find import check_share_group
     from millpond.admin.queues.watch import read_queues
     from millpond.cli.queue.description import print_queues
 
     with access.open() as cluster:
+        for group in groups:
+            check_share_group(cluster, group)
         found = read_queues(cluster, groups or None)
     if found.groups_left_out:
         click.echo(f"{counted(found.groups_left_out, 'group')} were not examined; name them with --group.", err=True)

@@ -23,11 +23,18 @@ MORE_SECONDS = 1.0
 """Once there was a record, how long to wait for the next."""
 
 
+def _wait(text: str) -> int:
+    wait_ms = span(text)
+    if not wait_ms:
+        raise ValueError(f"{text!r} is too short to join the group")
+    return wait_ms
+
+
 @click.command("receive")
 @click.argument("topic", type=TopicName())
 @GROUP
 @click.option("-n", "--count", metavar="N", type=click.IntRange(1, 10_000), default=1, show_default=True)
-@option("--wait", meta="SPAN", default="10s", read=span, help="How long to wait for the first record.")
+@option("--wait", meta="SPAN", default="10s", read=_wait, help="How long to wait for the first record.")
 @click.option("--ack", "verdict", flag_value="ACCEPT", default=True, help="Finish the records (the default).")
 @click.option("--release", "verdict", flag_value="RELEASE", help="Give them back: they are delivered again.")
 @click.option("--reject", "verdict", flag_value="REJECT", help="Give them up: they become dead letters, if kept.")
