@@ -96,9 +96,7 @@ def test_a_second_look_has_rates(cluster: Cluster, pond: Pond, topic: str, join:
     assert rates.delivered == 0
 
 
-def test_without_members_the_coordinator_knows_what_is_left(
-    cluster: Cluster, pond: Pond, topic: str, join: Join
-) -> None:
+def test_without_members_what_was_written_is_known(cluster: Cluster, pond: Pond, topic: str, join: Join) -> None:
     name = QueueName(f"{topic}-g", topic)
     pond.produce(topic, *"abcd", partition=0)
     worker = join(*name)
@@ -107,11 +105,25 @@ def test_without_members_the_coordinator_knows_what_is_left(
     worker.leave()
     eventually(lambda: look(cluster, name).state == EMPTY and look(cluster, name).totals is None)
     (first, _) = look(cluster, name).partitions
-    assert (first.start, first.end, first.waiting, first.out) == (1, 4, 2, None)
+    assert (first.start, first.end, first.waiting, first.out, first.finished) == (1, 4, 2, 0, 1)
     assert first.oldest_age_ms is not None
-    jobs = peek(cluster, name, 10).jobs
-    # Nobody says which of them is finished.
-    assert [each.state for each in jobs] == ["unknown"] * 3
+    jobs = [(bytes(each.record.value or b""), each.state) for each in peek(cluster, name, 10).jobs]
+    assert jobs == [(b"b", "waiting"), (b"d", "waiting")]
+
+
+def test_of_a_queue_where_all_is_finished_nothing_is_shown(
+    cluster: Cluster, pond: Pond, topic: str, join: Join
+) -> None:
+    name = QueueName(f"{topic}-g", topic)
+    pond.produce(topic, *"ab", partition=0)
+    worker = join(*name)
+    worker.take()
+    worker.say(a="accept", b="accept")
+    worker.leave()
+    eventually(lambda: look(cluster, name).state == EMPTY and look(cluster, name).totals is None)
+    found = look(cluster, name)
+    assert (found.unfinished, found.oldest_age_ms) == (0, None)
+    assert peek(cluster, name, 10).jobs == ()
 
 
 def test_windows_are_not_needed(
@@ -123,12 +135,16 @@ def test_windows_are_not_needed(
     worker = join(*name)
     worker.take()
     worker.say(a="accept")
-    monkeypatch.setattr(watch, "windows_of", lambda _, groups, **__: {each: {} for each in groups})
+    monkeypatch.setattr(watch, "windows_of", lambda _, groups: {each: {} for each in groups})
+    monkeypatch.setattr(watch, "states_of", lambda *_, **__: {})
+    monkeypatch.setattr(jobs_module, "states_of", lambda *_, **__: {})
     found = look(cluster, name)
     (first, _) = found.partitions
     assert (first.start, first.waiting, first.out, first.totals) == (0, 3, None, None)
     assert (found.waiting, found.out, found.holders) == (3, None, ())
     assert first.oldest_age_ms is not None
+    # Nobody says which of them is finished.
+    assert [each.state for each in peek(cluster, name, 10).jobs] == ["unknown"] * 4
 
 
 def test_a_partition_that_nobody_has_read_has_not_started(cluster: Cluster, pond: Pond, topic: str) -> None:

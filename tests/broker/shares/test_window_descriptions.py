@@ -178,3 +178,41 @@ def test_the_first_ranges_are_listed_where_one_group_is_asked_for(pond: ShareSer
     assert ranges(pond, 2) == [everything[:2]]
     assert ranges(pond, 0) == ranges(pond, -1) == [[]]
     assert ranges(pond, 10, (GROUP, "other")) == [[]]
+
+
+def test_what_no_member_reads_is_described_as_it_was_written(pond: ShareServer) -> None:
+    pond.append(b"a", b"b", b"c", b"d")
+    pond.append(b"e")
+    member = pond.member("m")
+    member.fetch(0)
+    member.acknowledge((0, 0, ACCEPT), (2, 2, REJECT))
+    member.hang_up()
+    pond.run(2_000)
+    kind = m.DescribeShareGroupOffsetsRequest
+    named = [kind.DescribeShareGroupOffsetsRequestTopic(topic_name="pond", partitions=[0, 1, 7])]
+    asked = kind.DescribeShareGroupOffsetsRequestGroup(group_id=GROUP, topics=named)
+
+    def ask(ranges_max: int) -> list[Any]:
+        request = kind(groups=[asked], windows=True, ranges_max=ranges_max)
+        (group,) = pond.server.connect().ask(request, 1, within_ms=20_000).groups
+        assert group.error_code == ErrorCode.NONE, group
+        found: list[Any] = group.topics[0].partitions
+        return found
+
+    assert [each.window.end_offset for each in ask(0)] == [-1, -1, -1]
+    first, second, missing = ask(10)
+    # The coordinator's start is the one of the last write: the first record is finished.
+    assert (first.start_offset, first.lag, first.window.end_offset) == (1, 3, 5)
+    listed = [(each.first_offset, each.last_offset, each.state, each.deliveries) for each in first.window.ranges]
+    assert listed == [(1, 1, 0, 1), (2, 2, 4, 0), (3, 4, 0, 1)]
+    assert counts(first.window) == (3, 0, 1)
+    assert first.window.holders == []
+    assert first.window.oldest_timestamp_ms == BATCH_MS
+    assert (second.start_offset, second.lag, second.window.end_offset, second.window.ranges) == (0, 0, 0, [])
+    assert (missing.start_offset, missing.window.end_offset) == (-1, -1)
+    # The read has fenced nobody: a member continues.
+    other = pond.member("n")
+    other.fetch(0)
+    assert [(each.first_offset, each.last_offset) for each in ask(1)[0].window.ranges] == [(1, 1)]
+    other.acknowledge((1, 1, ACCEPT), (3, 4, ACCEPT))
+    assert ask(10)[0].lag == 0

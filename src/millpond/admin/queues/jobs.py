@@ -10,7 +10,7 @@ from typing import Final
 
 from millpond.admin.groups import describe_share_group
 from millpond.admin.offsets import Bounds, bounds_of
-from millpond.admin.queues.offsets import LeaderWindow, positions_of, windows_of
+from millpond.admin.queues.offsets import LeaderWindow, positions_of, states_of
 from millpond.admin.queues.queue import QueueName
 from millpond.admin.queues.settings import AUTO_OFFSET_RESET, ISOLATION_LEVEL, values_of
 from millpond.admin.topics import find_topic, led_partitions
@@ -94,7 +94,8 @@ def peek(cluster: Cluster, name: QueueName, limit: int, *, seconds: float = SECO
         "read_committed" if settings.get(ISOLATION_LEVEL) == "read_committed" else "read_uncommitted"
     )
     positions = positions_of(cluster, name.group) or {}
-    windows = windows_of(cluster, [name.group], ranges_max=RANGES_MAX)[name.group]
+    leaders = {TopicPartition(name.topic, number): each.leader for number, each in info.partitions.items()}
+    windows = states_of(cluster, name.group, leaders, ranges_max=RANGES_MAX)
     group = describe_share_group(cluster, name.group)
     is_idle = group is None or not group.members
     bounds = bounds_of(cluster, led_partitions([info]), isolation)
@@ -103,6 +104,9 @@ def peek(cluster: Cluster, name: QueueName, limit: int, *, seconds: float = SECO
     not_started = []
     for partition, bound in bounds.items():
         position, window = positions.get(partition), windows.get(partition)
+        if position is not None and not position.lag and window is None:
+            # All is finished, also what comes after the start that is known.
+            continue
         if window is not None:
             starts[partition] = window.start, _States(window, is_untouched=False)
         elif position is not None and position.start >= 0:

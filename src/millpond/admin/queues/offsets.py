@@ -12,7 +12,7 @@ from typing import Final
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.base.named_tuple import NamedTuple
-from millpond.remote.cluster import Cluster
+from millpond.remote.cluster import Cluster, by_topic
 from millpond.remote.errors import ClusterError, check
 from millpond.wire import messages as m
 
@@ -38,6 +38,8 @@ class LeaderWindow(NamedTuple):
     lag: int
     leader_epoch: int
     window: Window
+    is_loaded: bool = True
+    """False: it is as it was written down, and nothing was counted."""
 
 
 def positions_of(cluster: Cluster, group: str) -> dict[TopicPartition, Position] | None:
@@ -63,27 +65,43 @@ def positions_of(cluster: Cluster, group: str) -> dict[TopicPartition, Position]
     return cluster.retrying(f"ask for the offsets of share group {group}", attempt)
 
 
-def windows_of(
-    cluster: Cluster, groups: Sequence[str], *, ranges_max: int = 0
-) -> dict[str, dict[TopicPartition, LeaderWindow]]:
-    """The windows of these groups that are loaded, from all nodes that answer.
-
-    With `ranges_max`, and one group, each has the states of its first ranges.
-    """
+def windows_of(cluster: Cluster, groups: Sequence[str]) -> dict[str, dict[TopicPartition, LeaderWindow]]:
+    """The windows of these groups that are loaded, from all nodes that answer."""
     windows: dict[str, dict[TopicPartition, LeaderWindow]] = {each: {} for each in groups}
+    kind = m.DescribeShareGroupOffsetsRequest
     for node_id in cluster.addresses():
         for at in range(0, len(groups), GROUPS_AT_ONCE):
-            for answer in _ask_node(cluster, node_id, groups[at : at + GROUPS_AT_ONCE], ranges_max):
+            some = groups[at : at + GROUPS_AT_ONCE]
+            asked = [kind.DescribeShareGroupOffsetsRequestGroup(group_id=each, topics=None) for each in some]
+            for answer in _ask_node(cluster, node_id, kind(groups=asked, windows=True)):
                 _merge(windows[answer.group_id], answer)
     return windows
 
 
-def _ask_node(
-    cluster: Cluster, node_id: int, groups: Sequence[str], ranges_max: int
-) -> list[m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup]:
+def states_of(
+    cluster: Cluster, group: str, partitions: Mapping[TopicPartition, int], *, ranges_max: int
+) -> dict[TopicPartition, LeaderWindow]:
+    """The windows of these partitions, given with their leaders, with the states of their first ranges.
+
+    A leader whose members have left describes the window as it was written down.
+    """
+    windows: dict[TopicPartition, LeaderWindow] = {}
     kind = m.DescribeShareGroupOffsetsRequest
-    asked = [kind.DescribeShareGroupOffsetsRequestGroup(group_id=each, topics=None) for each in groups]
-    request = kind(groups=asked, windows=True, ranges_max=ranges_max)
+    for leader in sorted({each for each in partitions.values() if each >= 0}):
+        led = by_topic((each.topic, each.partition) for each, node_id in partitions.items() if node_id == leader)
+        topics = [
+            kind.DescribeShareGroupOffsetsRequestTopic(topic_name=topic, partitions=numbers)
+            for topic, numbers in led.items()
+        ]
+        asked = kind.DescribeShareGroupOffsetsRequestGroup(group_id=group, topics=topics)
+        for answer in _ask_node(cluster, leader, kind(groups=[asked], windows=True, ranges_max=ranges_max)):
+            _merge(windows, answer)
+    return windows
+
+
+def _ask_node(
+    cluster: Cluster, node_id: int, request: m.DescribeShareGroupOffsetsRequest
+) -> list[m.DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseGroup]:
     try:
         response = cluster.broker(node_id).ask(request, m.DescribeShareGroupOffsetsResponse)
     except ClusterError:

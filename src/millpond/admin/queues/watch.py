@@ -13,7 +13,7 @@ from millpond.admin.lag import RATE_WINDOW_SECONDS, Unread, read_unread
 from millpond.admin.offsets import Bounds, bounds_of
 from millpond.admin.queues.compare import rates_between
 from millpond.admin.queues.dead import DeadLetterCounts, count_dead_letters, dead_letter_topics
-from millpond.admin.queues.offsets import LeaderWindow, Position, positions_of, windows_of
+from millpond.admin.queues.offsets import LeaderWindow, Position, positions_of, states_of, windows_of
 from millpond.admin.queues.queue import Holder, Queue, QueueName, QueuePartition, Totals
 from millpond.admin.topics import led_partitions
 from millpond.base.ids import TopicPartition
@@ -95,6 +95,8 @@ def _look(cluster: Cluster, names: Collection[str] | None) -> Queues:
     read.update(each.topic for group in groups.values() for each in group.owners)
     topics = cluster.topics(sorted(read)) if read else {}
     windows = windows_of(cluster, list(groups))
+    for name in groups:
+        _add_written(cluster, name, topics, positions[name], windows[name])
     bounds = bounds_of(cluster, led_partitions(topics.values()))
     queues = [
         Queue(name, group, _partitions(group, topics[name.topic], positions[name.group], windows[name.group], bounds))
@@ -104,6 +106,26 @@ def _look(cluster: Cluster, names: Collection[str] | None) -> Queues:
         if name.topic in topics
     ]
     return Queues(_with_ages(cluster, queues), left_out)
+
+
+def _add_written(
+    cluster: Cluster,
+    group: str,
+    topics: Mapping[str, TopicInfo],
+    positions: Mapping[TopicPartition, Position],
+    windows: dict[TopicPartition, LeaderWindow],
+) -> None:
+    """Add what was written of partitions that no member reads, where something is unfinished: the start that their
+    coordinator knows may be earlier than the first unfinished record."""
+    open_ones = {
+        each: topics[each.topic].partitions[each.partition].leader
+        for each, position in positions.items()
+        if position.start >= 0 and position.lag > 0 and each not in windows
+        if each.topic in topics and each.partition in topics[each.topic].partitions
+    }
+    if open_ones:
+        written = states_of(cluster, group, open_ones, ranges_max=1)
+        windows.update((each, window._replace(is_loaded=False)) for each, window in written.items())
 
 
 def _names_of(group: Group, positions: Iterable[TopicPartition]) -> list[QueueName]:
@@ -172,7 +194,9 @@ def _from_window(number: int, described: LeaderWindow, members: Mapping[str, tup
             window.rejected,
             window.expired,
             window.dead_letters,
-        ),
+        )
+        if described.is_loaded
+        else None,
     )
 
 

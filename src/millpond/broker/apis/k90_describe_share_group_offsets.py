@@ -57,7 +57,7 @@ def handle(
 ) -> Outcome:
     if request.windows:
         ranges_max = request.ranges_max if len(request.groups) == 1 else 0
-        describe = partial(_window, node, metadata, data, ranges_max=ranges_max)
+        describe = partial(_window, node, metadata, data, coordination, ranges_max=ranges_max)
         windows = (partial(describe, each) for each in request.groups)
         described = ask_in_steps(node.clock, windows, 1)
         return described.map(lambda groups: m.DescribeShareGroupOffsetsResponse(groups=groups))
@@ -70,10 +70,11 @@ def _window(
     node: NodeContext,
     metadata: MetadataContext,
     data: DataContext,
+    coordination: CoordinationContext,
     asked: m.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup,
     ranges_max: int,
 ) -> Later[Group]:
-    return run_steps(node.clock, describe_windows(node, metadata, data, asked, ranges_max))
+    return run_steps(node.clock, describe_windows(node, metadata, data, coordination, asked, ranges_max))
 
 
 def _describe(

@@ -47,8 +47,8 @@ command.add_command(peek_command)
 def list_command(groups: tuple[str, ...], as_json: bool, access: Access) -> None:
     """List the queues: what waits, is out with members, delayed or dead, and how old the oldest record is.
 
-    A dash means unknown: only Millpond says what is out and delayed, and only once a member has read the partition
-    since its leader started. Without that, WAITING counts everything that is not finished.
+    A dash means unknown, or that nothing is unfinished and nobody reads. Apache Kafka does not say what is out or
+    delayed: there, WAITING counts everything that is not finished.
 
     \b
     Examples:

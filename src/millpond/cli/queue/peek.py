@@ -31,8 +31,8 @@ VALUE_SHOWN_MAX: Final = 80
 def peek_command(topic: str, group: str | None, limit: int, json_lines: bool, access: Access) -> None:
     """Show the oldest unfinished records of a queue, without taking them.
 
-    A record is waiting, delayed, out (a member holds it) or archiving (its dead letter is being written). Its state
-    is unknown where the leader does not say it: on Apache Kafka, or if no member has read since the leader started.
+    A record is waiting, delayed, out (a member holds it) or archiving (its dead letter is being written). The state
+    is unknown where the leader does not say it, as on Apache Kafka: then finished records may be among them.
 
     \b
     Examples:
