@@ -61,7 +61,8 @@ class Totals:
 class QueuePartition:
     """A partition of the queue. Counts are of offsets, of which some may have no record.
 
-    None is unknown: Apache Kafka says nothing of windows, and a leader has none where nobody reads and all is finished.
+    None is unknown: Apache Kafka says nothing of windows, and a leader has none where nobody reads and nothing is
+    unfinished.
     """
 
     partition: int
