@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.sim.cluster.node_cluster import NodeCluster
+from tests.sim.cluster.node_cluster import NodeCluster, cut_off
 from tests.support.share_members import ACCEPT, GROUP, RELEASE, Member, acquired, initialize, results
 
 from millpond.base.errors import ErrorCode
@@ -126,3 +126,29 @@ def test_the_next_share_coordinator_continues(seed: int) -> None:
     nodes.cluster.nodes[nodes.coordinator_id(group)].kill()
     assert results(member.acknowledge((0, 0, ACCEPT), (1, 1, RELEASE))) == [0]
     assert acquired(member.fetch()) == [(1, 1, 2)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_deposed_leader_delivers_nothing(seed: int) -> None:
+    """Members still reach it, but it cannot know what others have finished."""
+    nodes = Nodes(seed)
+    nodes.append(b"a")
+    nodes.append(b"b")
+    member, other = nodes.member("m"), nodes.member("n")
+    assert acquired(member.fetch(0, max_records=1)) == [(0, 0, 1)]
+    before = nodes.leader_id
+    cut_off(nodes.cluster, before)
+    nodes.lead_elsewhere(before)
+    pond = nodes.broker.partitions.get("pond", 0)
+    nodes.cluster.wait(lambda: pond.committed_offset == 2)
+    third = nodes.member("o")
+    assert acquired(third.fetch(0, max_wait_ms=20_000)) == [(0, 1, 1)]
+    assert results(third.acknowledge((0, 1, ACCEPT))) == [0]
+    assert nodes.cluster.nodes[before].broker.partitions.get("pond", 0).is_leader
+    assert acquired(other.fetch(0)) == []
+    nodes.sim.network.heal()
+    nodes.append(b"c")
+    response = other.fetch(epoch=1, max_wait_ms=20_000)
+    assert [each.error_code for topic in response.responses for each in topic.partitions] == [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ]

@@ -42,6 +42,8 @@ LOAD_AGAIN_MS_MAX: Final = 30_000
 anyone may ask for thousands of partitions of groups that never were."""
 UNSETTLED_MS: Final = 50
 """How long to wait for a new leader's high watermark."""
+UNCERTAIN_AGAIN_MS: Final = 200
+"""How often a leader whose lease has run out looks for a new one while members wait."""
 WRITE_RANGES_MAX: Final = 300
 """A write takes no further change once it has this many ranges."""
 RELEASED_AT_ONCE: Final = 300
@@ -124,6 +126,7 @@ class ShareLeader:
         """Expires locks, or repeats a read or write of the state."""
         self._timer_ms = 0
         self._retry: Timer | None = None
+        self._certain_again: Timer | None = None
         self._load_again_ms = RETRY_MS
         self._is_unused = False
         partition.watchers[self] = None
@@ -245,7 +248,20 @@ class ShareLeader:
         first = window.next_fetch_offset()
         if first == window.end_offset and window.in_flight >= window.settings.in_flight_max:
             return False
-        return first < upper_offset(self.partition, committed_only=self.reads_committed)
+        return first < upper_offset(self.partition, committed_only=self.reads_committed) and self._is_certain()
+
+    def _is_certain(self) -> bool:
+        """Whether no other node can lead yet, and have finished what is available here. If not, look again soon."""
+        role = self.partition.leader_role
+        if role is None or role.is_certain:
+            return True
+        if self._certain_again is None and self.waiters:
+            self._certain_again = self._clock.call_later(UNCERTAIN_AGAIN_MS, self._look_again)
+        return False
+
+    def _look_again(self) -> None:
+        self._certain_again = None
+        self._wake()
 
     def available_bytes(self) -> int:
         """How many bytes a member could acquire, or more."""
@@ -455,7 +471,7 @@ class ShareLeader:
             return
         self.ended = True
         self.partition.watchers.pop(self, None)
-        for timer in (self._timer, self._retry):
+        for timer in (self._timer, self._retry, self._certain_again):
             if timer is not None:
                 timer.cancel()
         self._on_end(self)
