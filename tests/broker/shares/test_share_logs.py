@@ -17,6 +17,7 @@ from millpond.coordinators.shares.keys import SharePartition
 from millpond.coordinators.shares.state_batches import RecordState, StateBatch
 from millpond.log.partition_log import LogRanges
 from millpond.sim.world.clock import WALL_START_MS
+from millpond.wire import messages as m
 from millpond.wire.records import Record, encode_batch
 
 
@@ -138,6 +139,59 @@ def test_state_beyond_the_log_is_ignored(pond: TransactionalServer) -> None:
     (response,) = member.caller.replies()
     assert values(response) == [b"b", b"c", b"d"]
     assert any("reaches beyond the log" in line for line in pond.server.node.journal_lines)
+
+
+def test_records_at_offsets_that_were_lost_are_not_skipped_later(pond: TransactionalServer) -> None:
+    """After a loss the log grows past what the state says. The next leader must not believe the state again."""
+    pond.append(b"a")
+    initialize(pond.server, group="late", start_offset=0)
+    written: list[None] = []
+    lost = [StateBatch(4, 5, RecordState.ACKNOWLEDGED, 0)]
+    pond.server.broker.share_state.write(key_of(pond, "late"), 1, 0, 3, lost).then(written.append)
+    pond.server.sim.run_until(lambda: bool(written), within_ms=5_000)
+    member = pond.member("m", group="late")
+    assert acquired(member.fetch(0)) == []
+    for value in (b"b", b"c", b"d", b"e", b"f", b"g"):
+        pond.append(value)
+    assert acquired(member.fetch(max_records=1, share_acquire_mode=1)) == [(1, 1, 1)]
+    assert results(member.acknowledge((1, 1, ACCEPT))) == [0]
+    member.hang_up()
+    pond.run(1_000)
+    again = pond.member("m", group="late")
+    assert values(again.fetch(0)) == [b"c", b"d", b"e", b"f", b"g"]
+
+
+def test_offsets_can_be_altered_after_a_loss(pond: TransactionalServer) -> None:
+    caller = pond.server.connect()
+    beat = m.ShareGroupHeartbeatRequest(
+        group_id="late", member_id="m", member_epoch=0, subscribed_topic_names=["pond"]
+    )
+    caller.ask(m.FindCoordinatorRequest(key_type=0, coordinator_keys=["late"]), 6)
+    assert caller.ask(beat, 1).error_code == 0
+    pond.run(1_000)
+    beat = m.ShareGroupHeartbeatRequest(group_id="late", member_id="m", member_epoch=-1)
+    assert caller.ask(beat, 1).error_code == 0
+    pond.append(b"a", b"b")
+    kind = m.AlterShareGroupOffsetsRequest
+
+    def alter(start_offset: int) -> None:
+        partition = kind.AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=start_offset)
+        topic = kind.AlterShareGroupOffsetsRequestTopic(topic_name="pond", partitions=[partition])
+        response = caller.ask(kind(group_id="late", topics=[topic]), 0)
+        assert [each.error_code for each in response.responses[0].partitions] == [0]
+
+    for _ in range(4):
+        # Where no record is: the leader begins the state again, at the end of the log.
+        alter(7)
+        member = pond.member("m", group="late")
+        assert acquired(member.fetch(0)) == []
+        member.hang_up()
+        pond.run(1_000)
+        alter(1)
+        member = pond.member("m", group="late")
+        assert values(member.fetch(0)) == [b"b"]
+        member.hang_up()
+        pond.run(1_000)
 
 
 def key_of(pond: ShareServer, group: str) -> SharePartition:

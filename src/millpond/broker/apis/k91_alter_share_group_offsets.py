@@ -24,6 +24,7 @@ from millpond.wire import messages as m
 
 if TYPE_CHECKING:
     from millpond.broker.context import CoordinationContext, MetadataContext
+    from millpond.broker.coordination.share_state import StateSummary
 
 Topic = m.AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic
 Result = m.AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponsePartition
@@ -86,7 +87,12 @@ def _alter_one(
         altered.discard(key)
         result.error_code, result.error_message = refused.code, refused.message
 
-    return coordination.share_state.initialize(key, state_epoch, start_offset).recover(Refused, refuse)
+    def initialize(known: StateSummary) -> Later[None]:
+        # A leader that has lost records has begun the state again, with an epoch that the group does not know.
+        epoch = max(state_epoch, known.state_epoch + 1)
+        return coordination.share_state.initialize(key, epoch, start_offset)
+
+    return coordination.share_state.summary(key).chain(initialize).recover(Refused, refuse)
 
 
 def _refuse(topic: m.AlterShareGroupOffsetsRequest.AlterShareGroupOffsetsRequestTopic, code: ErrorCode) -> Topic:

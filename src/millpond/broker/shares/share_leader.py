@@ -57,6 +57,8 @@ FENCED: Final = frozenset({ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.FENCED_STATE
 class StateCalls(Protocol):
     """What it needs of `coordination.share_state.ShareStateCalls`."""
 
+    def initialize(self, key: SharePartition, state_epoch: int, start_offset: int) -> Later[None]: ...
+
     def read(self, key: SharePartition, leader_epoch: int) -> Later[ReadState]: ...
 
     def write(
@@ -141,10 +143,13 @@ class ShareLeader:
         if self.ended:
             return
         self._state_epoch = state.state_epoch
-        if state.start_offset >= 0:
-            self._begin(state.start_offset, state.batches)
-        else:
+        log_end = self.partition.log.end_offset
+        if state.start_offset < 0:
             self._find_start()
+        elif max(state.start_offset, *(each.last + 1 for each in state.batches), 0) > log_end:
+            self._begin_again(state, log_end)
+        else:
+            self._begin(state.start_offset, state.batches)
 
     def _on_unread(self, failure: Exception) -> None:
         """The coordinator is away, or the group coordinator has not initialised the state yet."""
@@ -212,19 +217,32 @@ class ShareLeader:
 
         self._once_safe(offset).chain(write).then(on_written, self._on_unread)
 
+    def _begin_again(self, state: ReadState, log_end: int) -> None:
+        """The log has lost records, in an unclean election or with its disk, and others will take their offsets. Forget
+        what was written about lost records before that: the next leader could not tell them from the others."""
+        self._services.journal(
+            "the state of a share group reaches beyond the log: what was written about lost records is ignored",
+            group=self.key.group_id,
+            partition=str(self.partition.name),
+            start_offset=state.start_offset,
+            log_end_offset=log_end,
+        )
+        start_offset = min(state.start_offset, log_end)
+        batches = [each._replace(last=min(each.last, log_end - 1)) for each in state.batches if each.first < log_end]
+        # Neither a start offset nor a finished record is taken back, except by state that is initialised again.
+        self._state_epoch = state.state_epoch + 1
+
+        def write(_: None) -> Later[None]:
+            return self._write_state(start_offset, batches, 0)
+
+        def on_written(_: None) -> None:
+            if not self.ended:
+                self._begin(start_offset, batches)
+
+        begun = self._services.state.initialize(self.key, self._state_epoch, start_offset)
+        begun.chain(write).then(on_written, self._on_unread)
+
     def _begin(self, start_offset: int, batches: Sequence[StateBatch]) -> None:
-        log_end = self.partition.log.end_offset
-        if max(start_offset, *(each.last + 1 for each in batches), 0) > log_end:
-            # The log has lost records, in an unclean election or with its disk. Others will take their offsets.
-            self._services.journal(
-                "the state of a share group reaches beyond the log: what was written about lost records is ignored",
-                group=self.key.group_id,
-                partition=str(self.partition.name),
-                start_offset=start_offset,
-                log_end_offset=log_end,
-            )
-            start_offset = min(start_offset, log_end)
-            batches = [each._replace(last=min(each.last, log_end - 1)) for each in batches if each.first < log_end]
         self.window = ShareWindow.load(self._settings.window, start_offset, batches)
         self.window.advance_start(self.partition.log.start_offset)
         self._wake()
