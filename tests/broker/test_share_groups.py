@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
-from millpond.base.later import gather
+from millpond.base.later import Later, gather
 from millpond.broker.coordination.share_state import ReadState, StateSummary
 from millpond.broker.metrics.page import PageMaker
 from millpond.coordinators.shares.keys import SharePartition
@@ -421,6 +421,31 @@ def test_offsets_of_a_topic_are_deleted_and_begin_again_with_the_next_member(mem
     assert offsets(members).topics == []
     assert members.join() == {members.pond().topic_id: [0, 1]}
     assert members.read(members.pond()).start_offset == -1
+
+
+def test_a_partition_whose_state_was_deleted_begins_again_though_others_failed(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members.join()
+    members.leave()
+    share_state = members.server.broker.share_state
+    delete = share_state.delete
+
+    def fail_for_one(key: SharePartition) -> Any:
+        if key.partition == 0:
+            return delete(key)
+        gone = Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        result: Later[None] = Later()
+        members.server.sim.clock.call_later(1_000, lambda: result.fail(gone))
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(share_state, "delete", fail_for_one)
+        assert delete_offsets(members, "pond").error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    # Nobody repeats it. Without state, no record of the partition would ever be delivered.
+    members.join()
+    members.server.run(1_000)
+    assert [members.read(members.pond(number)).start_offset for number in (0, 1)] == [-1, -1]
 
 
 def delete_group(members: Members) -> int:

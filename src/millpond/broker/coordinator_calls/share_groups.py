@@ -88,14 +88,44 @@ def delete_state(
         return failed(refused)
     ids = [each for each in topics if topic_ids is None or each in topic_ids]
     keys = [SharePartition(group_id, each, number) for each in ids for number in sorted(topics[each].partitions)]
+    noted: Later[Refused | None] = Later()
+    # Without a way to cancel it: a client that hangs up does not leave it half done.
+    result: Later[None] = Later()
 
-    def forget(_: object) -> None:
+    def delete(refused: Refused | None) -> None:
+        if refused is not None:
+            result.fail(refused)
+            return
+        asked = [coordination.share_state.delete(each).map(_deleted).recover(Refused, _same) for each in keys]
+        gather(asked).then(end)
+
+    def end(results: list[Refused | None]) -> None:
+        failures = [each for each in results if each is not None]
         # A member that has joined meanwhile gets new state with its next heartbeat.
-        coordination.groups.shard_host_of(group_id).run(
-            lambda shard, now_ms: shard.forget_share_topics(group_id, ids, now_ms)
-        )
+        if shard_host.is_active:
+            shard_host.run(partial(_end_deletion, group_id, ids, is_done=not failures))
+        if failures:
+            result.fail(failures[0])
+        else:
+            result.finish(None)
 
-    return gather([coordination.share_state.delete(each) for each in keys]).map(forget)
+    noted.then(delete, result.fail)
+    shard_host.run(lambda shard, now_ms: shard.begin_share_deletion(group_id, ids, noted, now_ms))
+    return result
+
+
+def _end_deletion(
+    group_id: str, topic_ids: Collection[UUID], shard: GroupShard, now_ms: int, *, is_done: bool
+) -> Effects:
+    return shard.end_share_deletion(group_id, topic_ids, now_ms, is_done=is_done)
+
+
+def _deleted(_: None) -> Refused | None:
+    return None
+
+
+def _same(refused: Refused) -> Refused | None:
+    return refused
 
 
 def new_state_epoch(coordination: CoordinationContext, group_id: str) -> Later[int]:

@@ -430,11 +430,25 @@ class GroupShard:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"{group_id} is not a share group")
         return group
 
-    def forget_share_topics(self, group_id: str, topic_ids: Collection[UUID], now_ms: int) -> Effects:
-        """The delivery state of these topics was deleted."""
+    def begin_share_deletion(self, group_id: str, topic_ids: Collection[UUID], token: Any, now_ms: int) -> Effects:
+        """The delivery state of these topics is about to be deleted. The reply is None, or why it must not be."""
+        step = self._begin_step(now_ms)
+        try:
+            self.check_no_share_members(group_id)
+        except Refused as refused:
+            step.reply(token, refused)
+            return step.effects
+        self._apply(step, group := self._share_group(group_id), group.begin_deletion(topic_ids))
+        step.reply(token, None)
+        return step.effects
+
+    def end_share_deletion(
+        self, group_id: str, topic_ids: Collection[UUID], now_ms: int, *, is_done: bool
+    ) -> Effects:
+        """It was deleted, or not all of it."""
         step, group = self._begin_step(now_ms), self.groups.get(group_id)
         if isinstance(group, ShareGroup):
-            self._apply(step, group, group.forget_topics(topic_ids))
+            self._apply(step, group, group.end_deletion(topic_ids, is_done=is_done))
         return step.effects
 
     def history(self, group_id: str) -> list[Rebalance]:

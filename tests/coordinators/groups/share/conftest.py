@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from millpond.base.later import Later
 from millpond.coordinators.groups.consumer.members import Partitions, TopicIdPartition
 from millpond.coordinators.groups.share.group import InitializeState, ShareGroup
+from millpond.coordinators.shard import Effects
 from millpond.wire import messages as m
 
 
@@ -64,6 +66,24 @@ class ShareGroupHarness:
         joined = self.heartbeat(member_id, 0, list(topics))
         assert joined.error_code == 0, joined.error_message
         return self.heartbeat(member_id, joined.member_epoch, list(topics))
+
+    def begin_deletion(self) -> Callable[..., None]:
+        """Begin to delete the delivery state of all topics; what is returned ends that."""
+        topic_ids, shard, now_ms = list(self.group.state.initialized), self.coordinator.shard, self.coordinator.now_ms
+        effects = shard.begin_share_deletion("g", topic_ids, Later(), now_ms)
+        assert [each.response for each in effects.replies] == [None]
+        self.coordinator.take(Effects(records=effects.records))
+
+        def end(*, is_done: bool) -> None:
+            self.coordinator.take(shard.end_share_deletion("g", topic_ids, now_ms, is_done=is_done))
+
+        return end
+
+    def delete_state(self) -> None:
+        self.begin_deletion()(is_done=True)
+
+    def partitions_now(self, member_id: str) -> Partitions:
+        return self.group.state.members[member_id].current.assigned
 
     def wait(self, duration_ms: int) -> None:
         """Let time pass and timers expire."""

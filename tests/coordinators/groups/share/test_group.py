@@ -158,9 +158,7 @@ def test_memory_is_counted_and_freed(harness: Any) -> None:
     assert memory.used_bytes == harness.group.kept_bytes > 0
     assert harness.coordinator.loaded_again().memory.used_bytes == memory.used_bytes
     harness.heartbeat("m1", -1)
-    harness.coordinator.take(
-        harness.coordinator.shard.forget_share_topics("g", list(harness.group.state.initialized), 0)
-    )
+    harness.delete_state()
     harness.coordinator.send(m.DeleteGroupsRequest(groups_names=["g"]), 2)
     assert memory.used_bytes == 0
 
@@ -258,11 +256,51 @@ def test_a_group_is_deleted_only_after_its_delivery_state(harness: Any) -> None:
     assert delete() == ErrorCode.NON_EMPTY_GROUP
     topics = coordinator.shard.share_topics("g")
     assert [topic.name for topic in topics.values()] == ["t"]
-    coordinator.take(coordinator.shard.forget_share_topics("g", list(topics), coordinator.now_ms))
+    harness.delete_state()
     assert delete() == 0
     assert "g" not in coordinator.loaded_again().groups
     with pytest.raises(Refused):
         coordinator.shard.share_topics("g")
+
+
+def test_delivery_state_is_ordered_again_after_a_deletion_that_failed(harness: Any) -> None:
+    """Of some partitions it is gone: members would wait for it forever."""
+    harness.join("m1", "t")
+    harness.heartbeat("m1", -1)
+    ended = harness.begin_deletion()
+    before = list(harness.orders)
+    joined = harness.heartbeat("m1", 0, ["t"])
+    assert joined.heartbeat_interval_ms < 100, "it comes back soon"
+    assert harness.orders == before, "what is ordered now would be deleted"
+    ended(is_done=False)
+    again = harness.heartbeat("m1", joined.member_epoch)
+    assert harness.orders == [*before, before[0]]
+    harness.heartbeat("m1", again.member_epoch)
+    assert harness.partitions_now("m1") == harness.partitions(t=range(8))
+
+
+def test_a_deletion_that_a_failover_interrupts_is_as_one_that_failed(harness: Any) -> None:
+    harness.join("m1", "t")
+    harness.heartbeat("m1", -1)
+    harness.begin_deletion()
+    before = list(harness.orders)
+    harness.coordinator.shard = harness.coordinator.loaded_again()
+    harness.join("m1", "t")
+    assert harness.orders == [*before, before[0]]
+    assert not harness.group.state.deleting
+
+
+def test_two_deletions_at_once_both_have_to_end(harness: Any) -> None:
+    harness.join("m1", "t")
+    harness.heartbeat("m1", -1)
+    one, other = harness.begin_deletion(), harness.begin_deletion()
+    before = list(harness.orders)
+    one(is_done=True)
+    joined = harness.heartbeat("m1", 0, ["t"])
+    assert harness.orders == before
+    other(is_done=True)
+    harness.heartbeat("m1", joined.member_epoch)
+    assert len(harness.orders) == len(before) + 1
 
 
 def test_delivery_state_that_comes_too_late_does_not_bring_back_a_deleted_group(harness: Any) -> None:

@@ -11,6 +11,7 @@ and the next heartbeat assigns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -82,6 +83,8 @@ class ShareGroup:
         self._settings = settings
         self._ordered_ms: dict[TopicIdPartition, int] = {}
         """When delivery state was ordered, of partitions that have none yet."""
+        self._being_deleted: Counter[UUID] = Counter()
+        """The topics whose delivery state this coordinator is deleting, by the number of requests."""
 
     # Facts.
 
@@ -274,19 +277,21 @@ class ShareGroup:
 
     def _order_state(self, draft: ShareDraft, effects: Effects, topics: Iterable[str], now_ms: int) -> bool:
         """Order delivery state for partitions of these topics that have none; whether there are any."""
-        image, missing = self._image(), set[TopicIdPartition]()
+        image, missing, is_waiting = self._image(), set[TopicIdPartition](), False
         for name in topics:
             topic = image.topics.get(name)
             if topic is not None:
-                known = draft.state.initialized.get(topic.id, SharedTopic(name)).partitions
-                if len(known) < len(topic.partitions):
+                known = draft.state.ready(topic.id)
+                if topic.id in self._being_deleted:
+                    is_waiting = True
+                elif len(known) < len(topic.partitions):
                     numbers = set(range(len(topic.partitions))) - known
                     missing.update(TopicIdPartition(topic.id, number) for number in numbers)
         due = [each for each in missing if now_ms >= self._ordered_ms.get(each, 0)]
         if due:
             self._ordered_ms.update(dict.fromkeys(due, now_ms + INITIALIZE_AGAIN_MS))
             effects.orders.append(InitializeState(self.group_id, frozenset(due)))
-        return bool(missing)
+        return is_waiting or bool(missing)
 
     def _ensure_target(self, draft: ShareDraft) -> None:
         """Compute a target for the group epoch if there is none yet."""
@@ -303,7 +308,7 @@ class ShareGroup:
         for name in state.topic_names:
             topic = image.topics.get(name)
             if topic is not None:
-                ready = state.initialized.get(topic.id, SharedTopic(name)).partitions
+                ready = state.ready(topic.id)
                 numbers = range(len(topic.partitions))
                 topics[name] = topic.id, next((each for each in numbers if each not in ready), len(numbers))
         return assignor.assign(state.members.values(), topics)
@@ -319,17 +324,17 @@ class ShareGroup:
     def on_initialized(self, partitions: Partitions) -> Effects:
         """The share coordinator has state of these partitions; the next heartbeats assign them."""
         draft, topics = ShareDraft(self.group_id, self.state), self._image().topics_by_id
-        initialized = dict(self.state.initialized)
+        initialized, deleting = dict(self.state.initialized), dict(self.state.deleting)
         for each in partitions:
             self._ordered_ms.pop(each, None)
         for topic_id, numbers in by_topic(partitions):
             topic = topics.get(topic_id)
-            if topic is not None:
-                known = initialized.get(topic_id, SharedTopic(topic.name))
-                initialized[topic_id] = SharedTopic(topic.name, known.partitions.union(numbers))
+            if topic is not None and topic_id not in self._being_deleted:
+                initialized[topic_id] = SharedTopic(topic.name, self.state.ready(topic_id).union(numbers))
+                deleting.pop(topic_id, None)
         # A group that was deleted meanwhile must not return.
-        if self.exists and initialized != self.state.initialized:
-            draft.set_topics(initialized, self.state.deleting)
+        if self.exists and (initialized, deleting) != (self.state.initialized, self.state.deleting):
+            draft.set_topics(initialized, deleting)
             draft.set_epoch(draft.state.epoch + 1)
         return Effects(records=draft.records)
 
@@ -344,12 +349,21 @@ class ShareGroup:
         draft.set_epoch(draft.state.epoch + 1)
         return Effects(records=draft.records)
 
-    def forget_topics(self, topic_ids: Collection[UUID]) -> Effects:
-        """The delivery state of these topics was deleted."""
+    def begin_deletion(self, topic_ids: Collection[UUID]) -> Effects:
+        """The delivery state of these topics is about to be deleted. Note it first: what an interrupted deletion has
+        left is ordered again for the next member, which would otherwise wait for state that is gone."""
+        self._being_deleted.update(topic_ids)
         draft = ShareDraft(self.group_id, self.state)
-        kept = {topic_id: topic for topic_id, topic in self.state.initialized.items() if topic_id not in topic_ids}
-        if len(kept) < len(self.state.initialized):
-            draft.set_topics(kept, {})
+        names = {each: SharedTopic(topic.name) for each, topic in self.state.initialized.items() if each in topic_ids}
+        draft.set_topics(self.state.initialized, {**self.state.deleting, **names})
+        return Effects(records=draft.records)
+
+    def end_deletion(self, topic_ids: Collection[UUID], *, is_done: bool) -> Effects:
+        self._being_deleted -= Counter(topic_ids)
+        draft, state = ShareDraft(self.group_id, self.state), self.state
+        if is_done and not state.initialized.keys().isdisjoint(topic_ids):
+            kept = {each: topic for each, topic in state.initialized.items() if each not in topic_ids}
+            draft.set_topics(kept, {each: topic for each, topic in state.deleting.items() if each not in topic_ids})
             draft.set_epoch(draft.state.epoch + 1)
         return Effects(records=draft.records)
 
@@ -374,7 +388,7 @@ class ShareGroup:
             topic_id: topic for topic_id, topic in self.state.initialized.items() if topic_id in topics
         }
         if len(kept) < len(self.state.initialized):
-            draft.set_topics(kept, {})
+            draft.set_topics(kept, {each: topic for each, topic in self.state.deleting.items() if each in topics})
         effects = Effects()
         if not self.is_empty:
             self._order_state(draft, effects, self.state.topic_names, now_ms)

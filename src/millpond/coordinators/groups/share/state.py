@@ -56,7 +56,7 @@ class ShareGroupState:
     initialized: Topics = field(default_factory=dict)
     """The topics whose delivery state exists, by id."""
     deleting: Topics = field(default_factory=dict)
-    """Those whose delivery state is being deleted."""
+    """Those of them whose delivery state is being deleted, or was, as far as a deletion came that did not end."""
     kept_bytes: int = 0
     """The memory that all this takes."""
 
@@ -70,6 +70,11 @@ class ShareGroupState:
     @property
     def topic_names(self) -> frozenset[str]:
         return frozenset(topic for member in self.members.values() for topic in member.metadata.topics)
+
+    def ready(self, topic_id: UUID) -> frozenset[int]:
+        """The partitions of a topic whose delivery state exists for certain."""
+        topic = None if topic_id in self.deleting else self.initialized.get(topic_id)
+        return frozenset() if topic is None else topic.partitions
 
     def target(self, member_id: str) -> Partitions:
         return self.targets.get(member_id, NO_PARTITIONS)
