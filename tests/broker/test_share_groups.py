@@ -300,6 +300,40 @@ def test_a_write_that_a_leader_has_given_up_does_not_undo_later_ones(members: Me
     assert write(other, 4) == ErrorCode.NONE
 
 
+def test_a_deletion_that_arrives_late_does_not_delete_newer_state(members: Members) -> None:
+    members.join()
+    key = members.pond()
+    given_up, latest = (members.server.connect() for _ in range(2))
+    given_up.client_id = latest.client_id = "millpond-node-2"
+    kinds = m.InitializeShareGroupStateRequest, m.DeleteShareGroupStateRequest
+    begin = kinds[0].PartitionData(partition=0, state_epoch=9, start_offset=5)
+    begin_late = kinds[0].PartitionData(partition=0, state_epoch=10, start_offset=7)
+    requests = {
+        "begin": kinds[0](
+            group_id=GROUP, topics=[kinds[0].InitializeStateData(topic_id=key.topic_id, partitions=[begin])]
+        ),
+        "begin late": kinds[0](
+            group_id=GROUP, topics=[kinds[0].InitializeStateData(topic_id=key.topic_id, partitions=[begin_late])]
+        ),
+        "delete": kinds[1](
+            group_id=GROUP,
+            topics=[
+                kinds[1].DeleteStateData(topic_id=key.topic_id, partitions=[kinds[1].PartitionData(partition=0)])
+            ],
+        ),
+    }
+
+    def ask(caller: Any, name: str) -> int:
+        ((result,),) = [each.partitions for each in caller.ask(requests[name], 0, within_ms=5000).results]
+        return result.error_code
+
+    assert ask(latest, "delete") == ErrorCode.NONE
+    assert ask(latest, "begin") == ErrorCode.NONE
+    assert ask(given_up, "delete") == ErrorCode.NOT_COORDINATOR
+    assert ask(given_up, "begin late") == ErrorCode.NOT_COORDINATOR
+    assert members.read(key).start_offset == 5
+
+
 def test_metrics_have_the_members_of_share_groups_and_no_lag(members: Members) -> None:
     members.join()
     pages: list[Any] = []

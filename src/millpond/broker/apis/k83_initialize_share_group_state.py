@@ -5,7 +5,7 @@ State that exists in the same state epoch is left alone; a higher state epoch be
 
 from __future__ import annotations
 
-from millpond.broker.coordinator_calls.share_calls import ONLY_NODES, handle_for_nodes
+from millpond.broker.coordinator_calls.share_calls import ONLY_NODES, handle_change
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.pieces import way
 
@@ -13,7 +13,7 @@ API = Api(
     key=83,
     name="InitializeShareGroupState",
     versions=(0, 0),
-    handle=handle_for_nodes,
+    handle=handle_change,
     pieces=(way("topics.partitions", "results.partitions", one_by_one=True),),
     rights=ONLY_NODES,
 )

@@ -5,7 +5,7 @@ Where there is no state, nothing is to be done.
 
 from __future__ import annotations
 
-from millpond.broker.coordinator_calls.share_calls import ONLY_NODES, handle_for_nodes
+from millpond.broker.coordinator_calls.share_calls import ONLY_NODES, handle_change
 from millpond.broker.serving.api import Api
 from millpond.broker.serving.pieces import way
 
@@ -13,7 +13,7 @@ API = Api(
     key=86,
     name="DeleteShareGroupState",
     versions=(0, 0),
-    handle=handle_for_nodes,
+    handle=handle_change,
     pieces=(way("topics.partitions", "results.partitions", one_by_one=True),),
     rights=ONLY_NODES,
 )

@@ -130,7 +130,7 @@ class ShareStateCalls:
         self._waiting: dict[_Question, None] = {}
         """The calls that are to be repeated."""
         self._senders: dict[str, int] = {}
-        """The latest connection on which each node wrote."""
+        """The latest connection on which each node changed something."""
 
     # Calls. They fail with Refused: FENCED_LEADER_EPOCH and FENCED_STATE_EPOCH end the caller's turn as leader,
     # COORDINATOR_NOT_AVAILABLE means that the outcome is unknown.
@@ -187,7 +187,7 @@ class ShareStateCalls:
         return self._ask(SUMMARY, key, given).map(_summary_of)
 
     def is_latest(self, sender: str, connection_number: int) -> bool:
-        """Whether the node that writes on this connection has not opened a newer one since.
+        """Whether the node that changes state on this connection has not opened a newer one since.
 
         A node opens a new connection when it gives up on a request. That request may still arrive after its retry and
         later writes, and would undo them.

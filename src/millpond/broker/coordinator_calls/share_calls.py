@@ -18,6 +18,14 @@ def handle_for_nodes(coordination: CoordinationContext, call: Call, request: Any
     return ask_share_coordinators(coordination.shares, request, call.version, call.client_id or "")
 
 
+def handle_change(coordination: CoordinationContext, call: Call, request: Any) -> Outcome:
+    """As `handle_for_nodes`, unless the node has opened a newer connection since: then it has given this request up,
+    and repeated it, and what has changed since would be undone."""
+    if not call.is_own and not coordination.share_state.is_latest(call.client_id or "", call.connection.number):
+        return refuse_all(request, Refused(ErrorCode.NOT_COORDINATOR, "the sender has repeated this request since"))
+    return handle_for_nodes(coordination, call, request)
+
+
 def _refuse(call: Call, request: Any, code: ErrorCode) -> Any:
     return refuse_all(request, Refused(code, NOT_AUTHORISED))
 
