@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millpond.broker.shares import locks
-from millpond.broker.shares.acquisition import RANGES_AT_ONCE, Acquired, AcquireMode
+from millpond.broker.shares.acquisition import BATCH_RECORDS_MAX, RANGES_AT_ONCE, Acquired, AcquireMode
 from millpond.broker.shares.verdicts import Acknowledgement
 from millpond.broker.shares.window import ShareWindow
 from millpond.broker.shares.window_settings import ShareSettings
@@ -144,3 +144,14 @@ def test_a_lock_on_many_ranges_is_released_in_parts(how: str) -> None:
         window.commit(change)
     assert sorted(released) == [(first, last) for first, last, _ in taken]
     assert window.next_deadline_ms() is None
+
+
+def test_a_batch_that_claims_billions_of_records_is_taken_in_parts() -> None:
+    window = ShareWindow(ShareSettings(in_flight_max=100), 0)
+    acquire(0, 1 << 31)(window)
+    assert (window.end_offset, window.in_flight) == (BATCH_RECORDS_MAX, BATCH_RECORDS_MAX)
+    acquire(window.next_fetch_offset(), 1 << 31)(window)
+    assert window.end_offset == BATCH_RECORDS_MAX, "the limit of records in flight"
+    window.commit(window.acknowledge("A", [Acknowledgement(0, BATCH_RECORDS_MAX - 1, [1])], 0))
+    acquire(window.next_fetch_offset(), 1 << 31)(window)
+    assert window.end_offset == 2 * BATCH_RECORDS_MAX

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 
 RANGES_AT_ONCE: Final = 300
 """One acquisition takes no further range once it has so many that were available before, one by one."""
+BATCH_RECORDS_MAX: Final = 10_000
+"""New records of one batch that an acquisition takes at most. A compressed batch of a hundred bytes can claim to have
+two billion, each of which a member may release by itself."""
 
 
 class AcquireMode(IntEnum):
     BATCH_OPTIMIZED = 0
-    """Whole batches of the log: the last one may exceed the limit of records."""
+    """Whole batches of the log: the last one may exceed the limit of records, by up to `BATCH_RECORDS_MAX`."""
     RECORD_LIMIT = 1
 
 
@@ -117,7 +120,8 @@ class Acquisition:
         if room <= 0:
             self.is_done = True
             return
-        end = min(last, first + min(room, self._left) - 1) if self._has_record_limit else last
+        most = min(room, self._left) if self._has_record_limit else BATCH_RECORDS_MAX
+        end = min(last, first + most - 1)
         self._window.hold_new(end, self._lock_for(first, end))
         self._took(first, end, 1, is_split_here)
         self.is_done = self.is_done or end < last
