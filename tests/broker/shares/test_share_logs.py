@@ -13,6 +13,7 @@ from tests.support.share_members import ACCEPT, RELEASE, acquired, codes, initia
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.shares import log_reads
+from millpond.broker.shares.share_leader import ShareLeader
 from millpond.coordinators.shares.keys import SharePartition
 from millpond.coordinators.shares.state_batches import RecordState, StateBatch
 from millpond.log.partition_log import LogRanges
@@ -254,6 +255,37 @@ def test_the_cost_of_a_fetch_does_not_grow_with_the_gaps_of_the_window(pond: Tra
 
     few, many = seconds_per_round("few", 200), seconds_per_round("many", 20_000)
     assert many < 3 * few
+
+
+def test_acknowledgements_that_overlap_are_refused_before_they_cost_anything(
+    pond: TransactionalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is about the whole window: a request of 600 KB would keep the node busy for minutes."""
+    records = [Record(number, WALL_START_MS, None, b"x") for number in range(2_000)]
+    pond.pond.append(memoryview(bytearray(encode_batch(records))), zstd=True)
+    initialize(pond.server, group="gaps", start_offset=0)
+    written: list[None] = []
+    gaps = [StateBatch(number, number, RecordState.ACKNOWLEDGED, 0) for number in range(1, 2_000, 2)]
+    pond.server.broker.share_state.write(key_of(pond, "gaps"), 1, 0, 0, gaps).then(written.append)
+    pond.server.sim.run_until(lambda: bool(written), within_ms=5_000)
+    member = pond.member("m", group="gaps")
+    assert len(acquired(member.fetch(0))) == 300
+    calls = 0
+    of_leader = ShareLeader.acknowledge
+
+    def count(*given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return of_leader(*given)
+
+    monkeypatch.setattr(ShareLeader, "acknowledge", count)
+    assert results(member.acknowledge(*[(0, 1_998, ACCEPT)] * 100)) == [ErrorCode.INVALID_REQUEST]
+    assert calls == 0
+    request = member.acknowledge_request((0, 1_998, ACCEPT))
+    request.topics = request.topics * 100
+    assert results(member.caller.ask(request, 2, within_ms=20_000)) == [ErrorCode.INVALID_REQUEST]
+    assert calls == 0
+    assert results(member.acknowledge((0, 0, ACCEPT), (2, 2, ACCEPT))) == [0]
 
 
 def test_a_fetch_waits_if_the_log_has_nothing_where_records_should_be(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done, gather
+from millpond.broker.loop.steps import in_slices
 from millpond.broker.shares.verdicts import Acknowledgement, AcknowledgeType
 
 if TYPE_CHECKING:
@@ -24,23 +25,23 @@ AT_ONCE_MAX: Final = 300
 """Acknowledge types of one request, or ranges of a window with one type, that are applied in one turn of the loop;
 each takes up to 30 microseconds."""
 
+ORDERED_AT_ONCE: Final = 5_000
+"""Acknowledgements whose order is checked in one turn of the loop."""
+
 Codes = dict["PartitionKey", ErrorCode]
 
 
 def acknowledged_in(topics: Iterable[Any]) -> list[tuple[PartitionKey, list[Acknowledgement]]]:
     """The acknowledgements of a request, by partition."""
-    return [
-        (
-            (topic.topic_id, partition.partition_index),
-            [
-                Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
-                for each in partition.acknowledgement_batches
-            ],
-        )
-        for topic in topics
-        for partition in topic.partitions
-        if partition.acknowledgement_batches
-    ]
+    found: dict[PartitionKey, list[Acknowledgement]] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.acknowledgement_batches:
+                found.setdefault((topic.topic_id, partition.partition_index), []).extend(
+                    Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
+                    for each in partition.acknowledgement_batches
+                )
+    return list(found.items())
 
 
 def acknowledge(
@@ -82,6 +83,10 @@ def acknowledge(
         keys: list[PartitionKey] = []
         pending: list[Later[ErrorCode]] = []
         for key, some in wanted:
+            if not (yield from _are_in_order(some)):
+                keys.append(key)
+                pending.append(done(ErrorCode.INVALID_REQUEST))
+                continue
             for part in _parts(some, window_of(key)):
                 keys.append(key)
                 pending.append(one(key, part))
@@ -104,6 +109,18 @@ def _is_light(
             left -= len(each.types) if len(each.types) > 1 else max(1, len(_range_ends(window, each, left + 1)))
             if left < 0:
                 return False
+    return True
+
+
+def _are_in_order(acknowledgements: Sequence[Acknowledgement]) -> Steps[bool]:
+    """Whether no offset is named twice. Otherwise thousands could each be about the whole window."""
+    end = -1
+    for some in in_slices(acknowledgements, ORDERED_AT_ONCE):
+        for first, last, _ in some:
+            if not end < first <= last:
+                return False
+            end = last
+        yield None
     return True
 
 
