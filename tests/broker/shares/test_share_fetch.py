@@ -21,6 +21,8 @@ from tests.support.share_members import (
 )
 
 from millpond.base.errors import ErrorCode
+from millpond.broker.shares.fetch import ShareFetch
+from millpond.broker.shares.share_leader import WOKEN_AT_ONCE
 from millpond.broker.shares.slots import Change
 from millpond.broker.shares.window import ShareWindow
 from millpond.wire import messages as m
@@ -150,6 +152,70 @@ def test_one_of_many_waiting_members_gets_a_record(pond: ShareServer) -> None:
     pond.run(2_000)
     (replies,) = [[value for member in members for value in values(member.caller.replies()[0])]]
     assert replies == [b"a"]
+
+
+def test_a_record_wakes_as_many_members_as_can_get_it(pond: ShareServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [pond.member(f"m{number}") for number in range(150)]
+    for member in members:
+        member.send_fetch(0, max_wait_ms=20_000)
+    pond.run(200)
+    looks = 0
+    look = ShareFetch._look
+
+    def count(fetch: ShareFetch) -> None:
+        nonlocal looks
+        looks += 1
+        look(fetch)
+
+    monkeypatch.setattr(ShareFetch, "_look", count)
+    for round_number in range(1, 4):
+        pond.append(b"a")
+        pond.run(200)
+        assert looks == round_number
+    pond.append(*[b"b"] * 1_000)
+    pond.run(200)
+    assert looks <= 3 + 2 * WOKEN_AT_ONCE
+    assert sum(bool(member.caller.replies()) for member in members) == 4
+
+
+def test_each_of_many_waiting_members_gets_one_of_many_records(pond: ShareServer) -> None:
+    members = [pond.member(f"m{number}") for number in range(150)]
+    for member in members:
+        member.send_fetch(0, max_wait_ms=20_000, max_records=1, share_acquire_mode=1)
+    pond.run(200)
+    pond.append(*(b"%d" % number for number in range(140)))
+    pond.run(2_000)
+    found = [value for member in members for reply in member.caller.replies() for value in values(reply)]
+    assert sorted(map(int, found)) == list(range(140))
+
+
+def test_members_that_wait_for_more_bytes_do_not_keep_a_record_from_others(pond: ShareServer) -> None:
+    for number in range(120):
+        pond.member(f"m{number}").send_fetch(0, max_wait_ms=20_000, min_bytes=10_000)
+    modest = pond.member("modest")
+    modest.send_fetch(0, max_wait_ms=20_000)
+    pond.run(200)
+    pond.append(b"a")
+    pond.run(1_000)
+    (response,) = modest.caller.replies()
+    assert values(response) == [b"a"]
+
+
+def test_a_member_that_has_forgotten_a_partition_passes_its_records_on(pond: ShareServer) -> None:
+    topic_id = pond.server.broker.image.topics["pond"].id
+    forgotten = [m.ShareFetchRequest.ForgottenTopic(topic_id=topic_id, partitions=[0])]
+    for number in range(WOKEN_AT_ONCE):
+        member = pond.member(f"m{number}")
+        member.send_fetch(0, 1, max_wait_ms=20_000)
+        # The first one still waits, and the session changes.
+        member.send_fetch(max_wait_ms=20_000, forgotten_topics_data=forgotten)
+    other = pond.member("other")
+    other.send_fetch(0, max_wait_ms=20_000)
+    pond.run(200)
+    pond.append(b"a")
+    pond.run(1_000)
+    (response,) = other.caller.replies()
+    assert values(response) == [b"a"]
 
 
 def test_a_fetch_without_records_ends_at_its_deadline(pond: ShareServer) -> None:

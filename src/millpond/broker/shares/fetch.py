@@ -152,6 +152,7 @@ class ShareFetch(PendingFetch[m.ShareFetchResponse], Later[m.ShareFetchResponse]
     def _unwatch(self) -> None:
         for leader in self._leaders:
             leader.waiters.pop(self, None)
+            leader.looked(self)
         self._leaders = {}
 
     def cancel(self) -> None:
@@ -194,6 +195,9 @@ class ShareFetch(PendingFetch[m.ShareFetchResponse], Later[m.ShareFetchResponse]
             del self._due[key]
             leader = self._leader(key) if key in self._session.partitions else None
             if leader is None:
+                passed = self._session.group.leaders.get(key)
+                if passed is not None:
+                    passed.looked(self)
                 continue
             leader.waiters[self] = None
             self._leaders[leader] = None
@@ -201,6 +205,7 @@ class ShareFetch(PendingFetch[m.ShareFetchResponse], Later[m.ShareFetchResponse]
                 loads += 1
             elif leader.has_available() and self._is_enough(key, leader) and not self._serve(key, leader):
                 return True
+            leader.looked(self)
         return True
 
     def _has_room(self) -> bool:

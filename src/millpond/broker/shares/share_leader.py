@@ -8,6 +8,7 @@ loads what was written.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -44,6 +45,8 @@ UNSETTLED_MS: Final = 50
 """How long to wait for a new leader's high watermark."""
 UNCERTAIN_AGAIN_MS: Final = 200
 """How often a leader whose lease has run out looks for a new one while members wait."""
+WOKEN_AT_ONCE: Final = 10
+"""Waiters that may look at the same time."""
 WRITE_RANGES_MAX: Final = 300
 """A write takes no further change once it has this many ranges."""
 RELEASED_AT_ONCE: Final = 300
@@ -73,7 +76,7 @@ class StateCalls(Protocol):
 
 
 class Waiter(Protocol):
-    """A share fetch that waits for records."""
+    """A share fetch that waits for records. It calls `looked` when it has been woken and looked, or has ended."""
 
     def on_available(self, leader: ShareLeader) -> None:
         """There are records, or the leader has ended. Called often, so it must be cheap."""
@@ -113,6 +116,11 @@ class ShareLeader:
         self.partition = partition
         self.ended = False
         self.waiters: dict[Waiter, None] = {}
+        self._to_wake: deque[Waiter] = deque()
+        """Those that have not been woken since there was something new."""
+        self._woken: set[Waiter] = set()
+        """Those that have not looked since they were woken."""
+        self._wakes_soon = False
         self.window: ShareWindow | None = None
         """None until the state has been read."""
         self.oldest: Final = OldestRecord(partition)
@@ -347,10 +355,31 @@ class ShareLeader:
     # Waiting.
 
     def _wake(self) -> None:
-        for waiter in list(self.waiters):
-            if not self.has_available():
-                return
-            waiter.on_available(self)
+        """Wake those that wait, few at a time: hundreds may wait for the same record, and each takes time to look."""
+        self._to_wake = deque(self.waiters)
+        self._wake_some()
+
+    def _wake_some(self) -> None:
+        self._wakes_soon = False
+        most = self._woken_max()
+        while self._to_wake and len(self._woken) < most and self.has_available():
+            waiter = self._to_wake.popleft()
+            if waiter in self.waiters and waiter not in self._woken:
+                self._woken.add(waiter)
+                waiter.on_available(self)
+
+    def _woken_max(self) -> int:
+        if self.window is None:
+            return 0
+        new = upper_offset(self.partition, committed_only=self.reads_committed) - self.window.end_offset
+        return min(self.window.counts().available + max(new, 0), WOKEN_AT_ONCE)
+
+    def looked(self, waiter: Waiter) -> None:
+        """A waiter that was woken has taken what it wants, if anything. The next one may want the rest."""
+        self._woken.discard(waiter)
+        if self._to_wake and not self._wakes_soon and not self.ended:
+            self._wakes_soon = True
+            self._clock.call_soon(self._wake_some)
 
     def on_append(self, partition: Partition, size: int) -> None:
         if self.waiters:
