@@ -397,6 +397,7 @@ def test_partitions_of_a_session_are_limited(pond: ShareServer) -> None:
     ("group", "member_id", "code"),
     [
         ("", "m", ErrorCode.INVALID_GROUP_ID),
+        ("g" * 967, "m", ErrorCode.INVALID_GROUP_ID),
         ("g", "", ErrorCode.INVALID_REQUEST),
         ("g", "m" * 37, ErrorCode.INVALID_REQUEST),
     ],

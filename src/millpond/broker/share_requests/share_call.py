@@ -12,6 +12,7 @@ from millpond.base.rights import AclResource, Operation
 from millpond.broker.authorization.required_rights import Need, Rights, demand_topic, whole
 from millpond.broker.responses.current_leader import MOVED, current_leader, endpoints
 from millpond.broker.shares.acknowledgements import Codes, acknowledge
+from millpond.coordinators.shares.keys import GROUP_ID_LENGTH_MAX
 from millpond.metadata.features import SHARE_VERSION
 
 if TYPE_CHECKING:
@@ -55,6 +56,9 @@ class ShareCall:
             raise Refused(ErrorCode.UNSUPPORTED_VERSION, "share.version is 0: raise it (millpond cluster upgrade)")
         if not self.request.group_id:
             raise Refused(ErrorCode.INVALID_GROUP_ID, "the request has no group id")
+        if len(self.request.group_id) > GROUP_ID_LENGTH_MAX:
+            # Each of its sessions and share partitions would keep it.
+            raise Refused(ErrorCode.INVALID_GROUP_ID, f"a share group id has at most {GROUP_ID_LENGTH_MAX} characters")
         if not 0 < len(self.request.member_id or "") <= MEMBER_ID_LENGTH_MAX:
             raise Refused(ErrorCode.INVALID_REQUEST, f"a member id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
         if not self.call.is_wanted:

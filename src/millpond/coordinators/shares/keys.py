@@ -8,9 +8,11 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.named_tuple import NamedTuple
-from millpond.coordinators.runtime import partition_for
+from millpond.coordinators.runtime import KEY_LENGTH_MAX, partition_for
 
 PARTITION_MAX = (1 << 31) - 1
+GROUP_ID_LENGTH_MAX = KEY_LENGTH_MAX - len(f":{'A' * 22}:{PARTITION_MAX}")
+"""With a longer id, the keys of its share partitions would have no coordinator."""
 
 
 class SharePartition(NamedTuple):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.coordinators.groups.share.group import INITIALIZE_AGAIN_MS, SOON_MS
+from millpond.coordinators.runtime import KEY_LENGTH_MAX
+from millpond.coordinators.shares.keys import SharePartition
 from millpond.metadata.records import PartitionRecord
 from millpond.wire import messages as m
 
@@ -261,6 +264,14 @@ def test_a_group_is_deleted_only_after_its_delivery_state(harness: Any) -> None:
     assert "g" not in coordinator.loaded_again().groups
     with pytest.raises(Refused):
         coordinator.shard.share_topics("g")
+
+
+def test_a_group_whose_state_could_have_no_coordinator_is_refused(harness: Any) -> None:
+    """Its members would come back every 50 ms for partitions that they never get."""
+    assert harness.heartbeat("m1", 0, ["t"], group_id="g" * 967).error_code == ErrorCode.INVALID_REQUEST
+    longest = SharePartition("g" * 966, UUID(int=1), (1 << 31) - 1)
+    assert len(longest.coordinator_key) == KEY_LENGTH_MAX
+    assert harness.heartbeat("m1", 0, ["t"], group_id=longest.group_id).error_code == 0
 
 
 def test_delivery_state_is_ordered_again_after_a_deletion_that_failed(harness: Any) -> None:

@@ -37,6 +37,7 @@ from millpond.coordinators.groups.share import assignor
 from millpond.coordinators.groups.share.settings import ShareGroupSettings
 from millpond.coordinators.groups.share.state import ShareDraft, SharedTopic, ShareGroupState
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
+from millpond.coordinators.shares.keys import GROUP_ID_LENGTH_MAX
 from millpond.metadata.image import Image, Resource
 from millpond.metadata.records import ResourceType
 from millpond.wire import messages as m
@@ -421,6 +422,8 @@ def check_request(body: m.ShareGroupHeartbeatRequest, settings: ShareGroupSettin
     topics = body.subscribed_topic_names
     if not body.group_id.strip():
         _invalid("a group id cannot be empty")
+    if len(body.group_id) > GROUP_ID_LENGTH_MAX:
+        _invalid(f"the id of a share group has at most {GROUP_ID_LENGTH_MAX} characters")
     if not body.member_id or len(body.member_id) > MEMBER_ID_LENGTH_MAX:
         _invalid(f"a member id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
     if body.member_epoch < LEAVING_EPOCH:
