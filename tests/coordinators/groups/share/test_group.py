@@ -172,6 +172,17 @@ def test_a_group_without_room_in_memory_is_refused(harness: Any) -> None:
     assert "g" not in harness.coordinator.shard.groups
 
 
+def test_delivery_state_counts_as_memory_of_its_group(harness: Any) -> None:
+    """Otherwise one client with many groups could fill the share coordinators: 32 million partitions were allowed."""
+    harness.coordinator.bytes_max = 8_000
+    assert harness.heartbeat("m1", 0, ["t"]).error_code == ErrorCode.POLICY_VIOLATION
+    assert harness.orders == []
+    harness.coordinator.bytes_max = 12_000
+    harness.join("m1", "t")
+    assert harness.heartbeat("m1", 0, ["t"], group_id="h").error_code == ErrorCode.POLICY_VIOLATION
+    assert len(harness.orders) == 1
+
+
 # The other kinds of groups.
 
 

@@ -35,7 +35,7 @@ from millpond.coordinators.groups.history import History
 from millpond.coordinators.groups.memory import HELD_BYTES, TARGET_BYTES, GroupMemory
 from millpond.coordinators.groups.share import assignor
 from millpond.coordinators.groups.share.settings import ShareGroupSettings
-from millpond.coordinators.groups.share.state import ShareDraft, SharedTopic, ShareGroupState
+from millpond.coordinators.groups.share.state import PARTITION_BYTES, ShareDraft, SharedTopic, ShareGroupState
 from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.coordinators.shares.keys import GROUP_ID_LENGTH_MAX
 from millpond.metadata.image import Image, Resource
@@ -266,7 +266,7 @@ class ShareGroup:
         return response
 
     def _check_memory(self, before: Member | None, metadata: MemberMetadata) -> None:
-        """The resulting assignment counts as well."""
+        """The resulting assignment counts as well, and delivery state that will be ordered."""
         if before is not None and metadata == before.metadata:
             return
         topics = self._image().topics
@@ -274,7 +274,9 @@ class ShareGroup:
         partitions = min(sum(len(topic.partitions) for topic in known), assignor.PARTITIONS_EACH)
         old_bytes = 0 if before is None else before.metadata.kept_bytes
         new_bytes = metadata.kept_bytes + (member_bytes(Member("")) if before is None else 0)
-        self.memory.check(new_bytes - old_bytes + (TARGET_BYTES + HELD_BYTES) * partitions)
+        missing = sum(max(len(topic.partitions) - len(self.state.ready(topic.id)), 0) for topic in known)
+        more_bytes = (TARGET_BYTES + HELD_BYTES) * partitions + PARTITION_BYTES * missing
+        self.memory.check(new_bytes - old_bytes + more_bytes)
 
     def _order_state(self, draft: ShareDraft, effects: Effects, topics: Iterable[str], now_ms: int) -> bool:
         """Order delivery state for partitions of these topics that have none; whether there are any."""

@@ -31,6 +31,8 @@ from millpond.wire import messages as m
 
 TOPIC_BYTES: Final = 256
 """A topic whose delivery state exists, without its name."""
+PARTITION_BYTES: Final = 768
+"""The delivery state of a partition, mostly in the memory of its share coordinator."""
 
 
 class SharedTopic(NamedTuple):
@@ -44,7 +46,9 @@ Topics = Mapping[UUID, SharedTopic]
 
 
 def topics_bytes(topics: Topics) -> int:
-    return sum(TOPIC_BYTES + text_bytes(topic.name) + 8 * len(topic.partitions) for topic in topics.values())
+    return sum(
+        TOPIC_BYTES + text_bytes(topic.name) + PARTITION_BYTES * len(topic.partitions) for topic in topics.values()
+    )
 
 
 @dataclass(slots=True)
