@@ -384,6 +384,28 @@ def test_sessions_are_limited(make_server: Callable[..., Any], make_batch: Calla
     assert third.fetch(0, epoch=0, max_wait_ms=0).error_code == 0
 
 
+def test_one_connection_does_not_get_all_sessions(
+    make_server: Callable[..., Any], make_batch: Callable[..., memoryview]
+) -> None:
+    pond = ShareServer(make_server, make_batch, group_share_max_share_sessions="20")
+    greedy = pond.member("m0")
+    codes_of = [
+        pond.member(f"m{number}", caller=greedy.caller).fetch(0, max_wait_ms=0).error_code for number in range(3)
+    ]
+    assert codes_of == [0, 0, ErrorCode.SHARE_SESSION_LIMIT_REACHED]
+    # It may replace one, and others have room.
+    assert greedy.fetch(0, epoch=0, max_wait_ms=0).error_code == 0
+    assert pond.member("n").fetch(0, max_wait_ms=0).error_code == 0
+
+
+def test_a_session_that_cannot_be_replaced_releases_what_it_held(pond: ShareServer) -> None:
+    pond.append(b"a")
+    member, other = pond.member("m"), pond.member("n")
+    member.fetch(0)
+    assert member.fetch(*range(2_001), epoch=0, max_wait_ms=0).error_code == ErrorCode.INVALID_REQUEST
+    assert acquired(other.fetch(0)) == [(0, 0, 2)]
+
+
 def test_partitions_of_a_session_are_limited(pond: ShareServer) -> None:
     member = pond.member("m")
     response = member.fetch(*range(2_001), max_wait_ms=0)

@@ -26,6 +26,8 @@ EPOCH_MAX: Final = (1 << 31) - 1
 
 PARTITIONS_MAX: Final = 2_000
 """Partitions of one session. The first fetch of a session looks at all of them."""
+CONNECTION_SHARE: Final = 10
+"""A connection may have one part in this many of the sessions of a node; a member needs one."""
 
 PartitionKey = tuple[UUID, int]
 
@@ -108,13 +110,18 @@ class ShareSessions:
         self._count += 1
         session = ShareSession(group, member_id, _holder(member_id, self._count), connection, owner)
         session.partitions = dict.fromkeys(partitions, True)
-        if before is not None and before.connection is connection:
-            # It may still acknowledge what it holds.
-            session.holder = before.holder
-            session.held, before.held = before.held, {}
+        try:
+            self._check_limits(len(session.partitions), connection, before)
+        except Refused:
+            if before is not None:
+                self.end(before, were_delivered=True)
+            raise
         if before is not None:
+            if before.connection is connection:
+                # It may still acknowledge what it holds.
+                session.holder = before.holder
+                session.held, before.held = before.held, {}
             self.end(before, were_delivered=True)
-        self._check_limits(len(session.partitions), is_new=True)
         self._sessions[key] = session
         self._total += len(session.partitions)
         of_connection = self._by_connection.get(connection)
@@ -145,7 +152,7 @@ class ShareSessions:
         self._total += growth
         if growth > 0:
             try:
-                self._check_limits(len(session.partitions), is_new=False)
+                self._check_limits(len(session.partitions))
             except Refused:
                 self.end(session, were_delivered=True)
                 raise
@@ -165,16 +172,30 @@ class ShareSessions:
             self.end(session, were_delivered=True)
         del self._by_connection[connection]
 
-    def _check_limits(self, partitions: int, *, is_new: bool) -> None:
+    def _check_limits(
+        self, partitions: int, new_on: Connection | None = None, replaced: ShareSession | None = None
+    ) -> None:
+        """Refuse a session with so many partitions: one on this connection, instead of another that the member may
+        have, or without a connection one that is counted already."""
         if partitions > PARTITIONS_MAX:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"{partitions} partitions, a share session has at most {PARTITIONS_MAX}"
             )
         sessions_max, total_max = self._sessions_max(), self._total_max()
         sessions_name, total_name = self._limit_names
-        if is_new and len(self._sessions) >= sessions_max:
-            self._on_limit(sessions_name, sessions_max)
-            raise Refused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
-        if self._total + (partitions if is_new else 0) > total_max:
+        total = self._total
+        if new_on is not None:
+            of_connection = self._by_connection.get(new_on, {})
+            count, of_connection_count = len(self._sessions), len(of_connection)
+            total += partitions
+            if replaced is not None:
+                total -= len(replaced.partitions)
+                count -= 1
+                of_connection_count -= replaced in of_connection
+            # One client must not leave all others without a session.
+            if count >= sessions_max or of_connection_count >= max(sessions_max // CONNECTION_SHARE, 1):
+                self._on_limit(sessions_name, sessions_max)
+                raise Refused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        if total > total_max:
             self._on_limit(total_name, total_max)
             raise Refused(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
