@@ -59,6 +59,8 @@ SENT_AT_ONCE: Final = 250
 """The most calls that are sent in one turn of the loop, or end in it. Each state batch of a write counts as one."""
 READ_WEIGHT: Final = 100
 """A read counts as so many calls: how much state it returns is not known before."""
+SUMMARY_WEIGHT: Final = 25
+"""So does a summary, which may have to count all of it."""
 
 SENDERS_MAX: Final = 1_000
 """The number of nodes whose latest connection is known."""
@@ -96,7 +98,7 @@ class _Question:
         self.given = given
         self.until_ms = until_ms
         self.again_ms = AGAIN_MS
-        self.weight = READ_WEIGHT if kind == READ else 1
+        self.weight = {READ: READ_WEIGHT, SUMMARY: SUMMARY_WEIGHT}.get(kind, 1)
         if kind == WRITE:
             self.weight += len(given.state_batches)
         self.result: Later[Any] = Later()

@@ -37,8 +37,8 @@ Result = Response.DescribeShareGroupOffsetsResponsePartition
 Range = Response.WindowRange
 AskedGroup = m.DescribeShareGroupOffsetsRequest.DescribeShareGroupOffsetsRequestGroup
 
-WINDOWS_AT_ONCE: Final = 20
-"""Windows that are described in one step; each has up to ten thousand locks."""
+WINDOWS_AT_ONCE: Final = 5
+"""Windows that are described in one step; each has up to ten thousand locks, which take a millisecond or two."""
 
 RANGES_MAX: Final = 1_000
 """Ranges that are listed of one window."""

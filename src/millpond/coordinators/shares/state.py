@@ -30,6 +30,7 @@ class ShareState:
     """Epochs, start offset and state batches. What is before the start offset is forgotten."""
 
     __slots__ = (
+        "_complete_count",
         "_ranges",
         "batches_written",
         "leader_epoch",
@@ -67,6 +68,8 @@ class ShareState:
         self.snapshot_batches = len(batches)
         """The number of state batches in the snapshot."""
         self._ranges: RangeMap[Recorded | None] = RangeMap(max(start_offset, 0))
+        self._complete_count: int | None = None
+        """As counted since the last change."""
         self._apply(batches)
 
     @property
@@ -85,11 +88,15 @@ class ShareState:
 
     def complete_count(self) -> int:
         """The number of finished records from the start offset on."""
-        return sum(each.last - each.first + 1 for each in self.batches() if each.state in TERMINAL)
+        if self._complete_count is None:
+            ranges = self._ranges.ranges(self._ranges.start, self._ranges.end - 1)
+            self._complete_count = sum(last - first + 1 for first, last, each in ranges if each and each.state in TERMINAL)
+        return self._complete_count
 
     def merge(self, leader_epoch: int, start_offset: int, batches: Sequence[StateBatch]) -> None:
         """Later batches override earlier ones. Neither the start offset nor the leader epoch ever goes back."""
         self.leader_epoch = max(self.leader_epoch, leader_epoch)
+        self._complete_count = None
         if start_offset > self.start_offset:
             self.start_offset = start_offset
             if start_offset > self._ranges.start:
