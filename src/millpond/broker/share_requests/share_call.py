@@ -58,7 +58,9 @@ class ShareCall:
             raise Refused(ErrorCode.INVALID_GROUP_ID, "the request has no group id")
         if len(self.request.group_id) > GROUP_ID_LENGTH_MAX:
             # Each of its sessions and share partitions would keep it.
-            raise Refused(ErrorCode.INVALID_GROUP_ID, f"a share group id has at most {GROUP_ID_LENGTH_MAX} characters")
+            raise Refused(
+                ErrorCode.INVALID_GROUP_ID, f"a share group id has at most {GROUP_ID_LENGTH_MAX} characters"
+            )
         if not 0 < len(self.request.member_id or "") <= MEMBER_ID_LENGTH_MAX:
             raise Refused(ErrorCode.INVALID_REQUEST, f"a member id has 1 to {MEMBER_ID_LENGTH_MAX} characters")
         if not self.call.is_wanted:

@@ -226,8 +226,8 @@ class ShareLeader:
         self._once_safe(offset).chain(write).then(on_written, self._on_unread)
 
     def _begin_again(self, state: ReadState, log_end: int) -> None:
-        """The log has lost records, in an unclean election or with its disk, and others will take their offsets. Forget
-        what was written about lost records before that: the next leader could not tell them from the others."""
+        """The log has lost records, in an unclean election or with its disk, and others will take their offsets.
+        Forget what was written about them before that: the next leader could not tell them from the others."""
         self._services.journal(
             "the state of a share group reaches beyond the log: what was written about lost records is ignored",
             group=self.key.group_id,

@@ -90,7 +90,9 @@ class ShareState:
         """The number of finished records from the start offset on."""
         if self._complete_count is None:
             ranges = self._ranges.ranges(self._ranges.start, self._ranges.end - 1)
-            self._complete_count = sum(last - first + 1 for first, last, each in ranges if each and each.state in TERMINAL)
+            self._complete_count = sum(
+                last - first + 1 for first, last, each in ranges if each and each.state in TERMINAL
+            )
         return self._complete_count
 
     def merge(self, leader_epoch: int, start_offset: int, batches: Sequence[StateBatch]) -> None:
