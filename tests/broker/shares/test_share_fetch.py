@@ -99,6 +99,15 @@ def test_a_released_record_is_delivered_again(pond: ShareServer) -> None:
     assert values(again) == [b"b"]
 
 
+def test_every_change_of_a_setting_is_followed(pond: ShareServer) -> None:
+    member = pond.member("m")
+    found = []
+    for duration_ms in (10_000, 20_000, 15_000):
+        pond.configure_group(share_record_lock_duration_ms=str(duration_ms))
+        found.append(member.fetch(0, max_wait_ms=0).acquisition_lock_timeout_ms)
+    assert found == [10_000, 20_000, 15_000]
+
+
 def test_a_fetch_acknowledges_first(pond: ShareServer) -> None:
     pond.append(b"a", b"b")
     member = pond.member("m")

@@ -53,8 +53,9 @@ class GroupReads:
         """The settings as they are now; the leaders follow them, too."""
         layers, own = self._manager.layers(), self._manager.image.config_of(self._resource)
         before = self._made_from
-        if self._settings is None or before is None or before[0] is not layers or before[1] is not own:
-            self._made_from = (layers, own)
+        if self._settings is None or before is None or before[0] is not layers or before[1] != own:
+            # The image changes the mapping in place.
+            self._made_from = (layers, dict(own))
             self._settings = share_read_settings(layers, own)
             for leader in self.leaders.values():
                 leader.configure(self._settings)
