@@ -10,35 +10,35 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import Final
 
-from millpond.base.names import DEAD_LETTERS_ENDING
+from millpond.base import names
 from millpond.client.errors import DecodeFailed
 from millpond.client.message import Header, Headers, Message, Send, header_list
 
-ENDING: Final = DEAD_LETTERS_ENDING
+ENDING: Final = names.DEAD_LETTERS_ENDING
 
-PREFIX: Final = "dlq."
-TOPIC: Final = "dlq.topic"
-PARTITION: Final = "dlq.partition"
-OFFSET: Final = "dlq.offset"
-TIMESTAMP: Final = "dlq.timestamp"
-ATTEMPTS: Final = "dlq.attempts"
-ERROR_TYPE: Final = "dlq.error.type"
-ERROR_MESSAGE: Final = "dlq.error.message"
-ERROR_TRACEBACK: Final = "dlq.error.traceback"
-GROUP: Final = "dlq.group"
-TIME: Final = "dlq.time"
-REDRIVEN: Final = "dlq.redriven"
+PREFIX: Final = names.DLQ_PREFIX
+TOPIC: Final = names.DLQ_TOPIC
+PARTITION: Final = names.DLQ_PARTITION
+OFFSET: Final = names.DLQ_OFFSET
+TIMESTAMP: Final = names.DLQ_TIMESTAMP
+ATTEMPTS: Final = names.DLQ_ATTEMPTS
+ERROR_TYPE: Final = names.DLQ_ERROR_TYPE
+ERROR_MESSAGE: Final = names.DLQ_ERROR_MESSAGE
+ERROR_TRACEBACK: Final = names.DLQ_ERROR_TRACEBACK
+GROUP: Final = names.DLQ_GROUP
+TIME: Final = names.DLQ_TIME
+REDRIVEN: Final = names.DLQ_REDRIVEN
 """How often the record was redriven from the dead letters. Stays on the redriven record."""
-REDRIVEN_FOR: Final = "dlq.redriven.for"
+REDRIVEN_FOR: Final = names.DLQ_REDRIVEN_FOR
 """The group that a redriven record is for: the one that failed it. Workers of other groups skip it."""
 
-VALUE_OMITTED: Final = "dlq.value.omitted"
+VALUE_OMITTED: Final = names.DLQ_VALUE_OMITTED
 """The size of a value that was left out because the record was too large for the dead-letter topic."""
-HEADERS_OMITTED: Final = "dlq.headers.omitted"
+HEADERS_OMITTED: Final = names.DLQ_HEADERS_OMITTED
 """The number of the record's own headers that were left out for the same reason."""
 
 ERROR_MESSAGE_CHARACTERS_MAX: Final = 2_000
-ERROR_MESSAGE_BYTES_SHORT: Final = 200
+ERROR_MESSAGE_BYTES_SHORT: Final = names.DLQ_MESSAGE_BYTES_SHORT
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
 
 
