@@ -98,8 +98,10 @@ class Member:
         epoch: int | None = None,
         index: int = 0,
         is_renewal: bool = False,
+        error: tuple[str, str] = ("", ""),
     ) -> m.ShareAcknowledgeRequest:
         kind = m.ShareAcknowledgeRequest
+        error_type, error_message = error
         request = kind(
             group_id=self.group,
             member_id=self.member_id,
@@ -113,7 +115,11 @@ class Member:
                             partition_index=index,
                             acknowledgement_batches=[
                                 kind.AcknowledgementBatch(
-                                    first_offset=first, last_offset=last, acknowledge_types=[how]
+                                    first_offset=first,
+                                    last_offset=last,
+                                    acknowledge_types=[how],
+                                    error_type=error_type,
+                                    error_message=error_message,
                                 )
                                 for first, last, how in acknowledgements
                             ],

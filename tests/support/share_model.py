@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVED = 0, 1, 2, 4
+AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 CAUSES = {ACCEPT: "accepted", RELEASE: "released", REJECT: "rejected"}
 RETRY_MS = 1_000
@@ -23,6 +24,8 @@ class Record:
     deadline_ms: int = 0
     will_be: tuple[int, int] | None = None
     """State and deliveries after the pending change."""
+    failure: tuple[str, str] | None = None
+    """Why it was given up."""
 
     @property
     def is_finished(self) -> bool:
@@ -31,6 +34,15 @@ class Record:
     @property
     def is_available(self) -> bool:
         return self.will_be is None and self.state == AVAILABLE
+
+    @property
+    def is_archiving(self) -> bool:
+        return self.will_be is None and self.state == ARCHIVING
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it is ARCHIVING, or will be."""
+        return (self.state if self.will_be is None else self.will_be[0]) == ARCHIVING
 
     @property
     def is_held(self) -> bool:
@@ -42,6 +54,7 @@ class ModelChange:
     offsets: list[int] = field(default_factory=list)
     states: dict[int, tuple[int, int]] = field(default_factory=dict)
     causes: dict[int, str] = field(default_factory=dict)
+    failures: dict[int, tuple[str, str]] = field(default_factory=dict)
     start: int = 0
     complete: int = 0
 
@@ -51,7 +64,11 @@ class Invalid(Exception):
 
 
 class ShareModel:
-    def __init__(self, limit: int, in_flight_max: int, lock_ms: int, start: int) -> None:
+    def __init__(
+        self, limit: int, in_flight_max: int, lock_ms: int, start: int, *, has_letters: bool = False
+    ) -> None:
+        self.has_letters = has_letters
+        self.lost_letters = 0
         self.limit, self.in_flight_max, self.lock_ms = limit, in_flight_max, lock_ms
         self.start = self.end = start
         self.records: dict[int, Record] = {}
@@ -61,9 +78,11 @@ class ShareModel:
 
     def counts(self) -> dict[str, int]:
         available = sum(each.is_available for each in self.records.values())
+        archiving = sum(each.is_given_up for each in self.records.values())
         return {
             "available": available,
-            "acquired": len(self.records) - available - self.complete,
+            "acquired": len(self.records) - available - self.complete - archiving,
+            "archiving": archiving,
             "finished": self.complete,
             **self.totals,
         }
@@ -199,16 +218,16 @@ class ShareModel:
 
     # Acknowledge.
 
-    def acknowledge(
-        self, member: str, batches: Sequence[tuple[int, int, Sequence[int]]], now_ms: int
-    ) -> ModelChange | Invalid:
+    def acknowledge(self, member: str, batches: Sequence[tuple[Any, ...]], now_ms: int) -> ModelChange | Invalid:
+        """Each batch has its first and last offset, its types, and the error of the member, if it names one."""
         end = -1
-        for first, last, types in batches:
+        for first, last, types, *_ in batches:
             if not end < first <= last or len(types) not in (1, last - first + 1) or not set(types) <= set(range(5)):
                 return Invalid("request")
             end = last
         verdicts: dict[int, int] = {}
-        for first, last, types in batches:
+        errors: dict[int, tuple[str, str]] = {}
+        for first, last, types, *error in batches:
             if last >= self.end:
                 return Invalid("request")
             for offset in range(max(first, self.start), last + 1):
@@ -216,6 +235,8 @@ class ShareModel:
                 if not (record.is_held and record.member == member):
                     return Invalid("state")
                 verdicts[offset] = types[0] if len(types) == 1 else types[offset - first]
+                if error:
+                    errors[offset] = error[0]
         for offset, kind in verdicts.items():
             if kind == RENEW:
                 self.records[offset].deadline_ms = now_ms + self.lock_ms
@@ -226,6 +247,7 @@ class ShareModel:
                 if kind != RENEW
             },
             {offset: CAUSES[kind] for offset, kind in verdicts.items() if kind in CAUSES},
+            {offset: ("Rejected", "") for offset, kind in verdicts.items() if kind == REJECT} | errors,
         )
 
     def _after(self, kind: int, record: Record) -> int:
@@ -233,7 +255,7 @@ class ShareModel:
             return ACKNOWLEDGED
         if kind == RELEASE and record.deliveries < self.limit:
             return AVAILABLE
-        return ARCHIVED
+        return ARCHIVING if self.has_letters and kind != GAP else ARCHIVED
 
     def release_member(self, member: str, *, were_delivered: bool) -> ModelChange:
         states = {}
@@ -253,10 +275,26 @@ class ShareModel:
         }
         return self._begin(states, dict.fromkeys(states, "expired"))
 
-    def _begin(self, states: dict[int, tuple[int, int]], causes: dict[int, str]) -> ModelChange:
+    # Dead letters.
+
+    def letters_due(self, most: int) -> list[int]:
+        return sorted(offset for offset, each in self.records.items() if each.is_archiving)[:most]
+
+    def archive(self, offsets: Iterable[int]) -> ModelChange:
+        return self._begin({each: (ARCHIVED, self.records[each].deliveries) for each in offsets}, {})
+
+    def _begin(
+        self,
+        states: dict[int, tuple[int, int]],
+        causes: dict[int, str],
+        errors: dict[int, tuple[str, str]] | None = None,
+    ) -> ModelChange:
+        failures = {}
         for offset, state in states.items():
             self.records[offset].will_be = state
-        return ModelChange(sorted(states), states, causes, self.start, self.complete)
+            if state[0] == ARCHIVING:
+                failures[offset] = (errors or {}).get(offset, ("DeliveryLimitReached", ""))
+        return ModelChange(sorted(states), states, causes, failures, self.start, self.complete)
 
     def commit(self, change: ModelChange) -> None:
         for offset in change.offsets:
@@ -266,6 +304,7 @@ class ShareModel:
                 if offset in change.causes:
                     self.totals[change.causes[offset]] += 1
                 (record.state, record.deliveries), record.will_be, record.member = record.will_be, None, ""
+                record.failure = change.failures.get(offset)
         self._advance()
 
     def roll_back(self, change: ModelChange, now_ms: int) -> None:
@@ -280,6 +319,7 @@ class ShareModel:
 
     def advance_start(self, log_start: int) -> None:
         if log_start > self.start:
+            self.lost_letters += sum(each.is_given_up for offset, each in self.records.items() if offset < log_start)
             self._begin_at(log_start)
             self._advance()
 
@@ -294,12 +334,16 @@ class ShareModel:
 
     # Leader changes.
 
-    def durable(self, written: dict[int, tuple[int, int]], start: int) -> ShareModel:
+    def durable(
+        self, written: dict[int, tuple[int, int]], failures: dict[int, tuple[str, str]], start: int
+    ) -> ShareModel:
         """A new leader's window, from what was written."""
-        other = ShareModel(self.limit, self.in_flight_max, self.lock_ms, start)
+        other = ShareModel(self.limit, self.in_flight_max, self.lock_ms, start, has_letters=self.has_letters)
         for offset in range(start, max((each + 1 for each in written), default=start)):
             state, deliveries = written.get(offset, (AVAILABLE, 0))
             other.records[offset] = Record(state, deliveries)
+            if state == ARCHIVING:
+                other.records[offset].failure = failures[offset]
             other.end = offset + 1
         other._advance()
         return other

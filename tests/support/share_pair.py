@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from millpond.broker.shares.slots import Change
 from millpond.broker.shares.verdicts import Acknowledgement
 from millpond.broker.shares.window import ShareWindow
 from millpond.broker.shares.window_settings import ShareSettings
-from millpond.coordinators.shares.state_batches import RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import Failure, RecordState, StateBatch
 from support.share_model import Invalid, ModelChange, Record, ShareModel
 
 LOCK_MS = 100
@@ -28,20 +29,23 @@ class Pair:
         limit: int = 3,
         in_flight_max: int = 4,
         start: int = 0,
+        has_letters: bool = False,
     ) -> None:
+        self.has_letters = has_letters
         self.batches, self.log_end, self.log_start = batches, log_end, start
         self.now_ms = 0
         self.limit, self.in_flight_max = limit, in_flight_max
         self.window = ShareWindow(self.settings, start)
-        self.model = ShareModel(limit, in_flight_max, LOCK_MS, start)
+        self.model = ShareModel(limit, in_flight_max, LOCK_MS, start, has_letters=has_letters)
         self.changes: list[tuple[Change, ModelChange]] = []
         self.written: dict[int, tuple[int, int]] = {}
         """What the coordinator has, by offset."""
+        self.written_failures: dict[int, tuple[str, str]] = {}
         self.written_start = start
 
     @property
     def settings(self) -> ShareSettings:
-        return ShareSettings(LOCK_MS, self.limit, self.in_flight_max)
+        return ShareSettings(LOCK_MS, self.limit, self.in_flight_max, self.has_letters)
 
     # What is done.
 
@@ -76,9 +80,9 @@ class Pair:
         assert got == expected
         return got
 
-    def acknowledge(self, member: str, *batches: tuple[int, int, Sequence[int]]) -> ErrorCode:
+    def acknowledge(self, member: str, *batches: tuple[Any, ...]) -> ErrorCode:
         expected = self.model.acknowledge(member, batches, self.now_ms)
-        given = [Acknowledgement(*each) for each in batches]
+        given = [Acknowledgement(*each[:3], *(Failure(*error) for error in each[3:])) for each in batches]
         if isinstance(expected, Invalid):
             with pytest.raises(Refused) as refusal:
                 self.window.acknowledge(member, given, self.now_ms)
@@ -97,11 +101,23 @@ class Pair:
         self.now_ms += ms
         self._begin(self.window.on_timer(self.now_ms), self.model.on_timer(self.now_ms))
 
+    def write_letters(self, most: int) -> None:
+        """Write the first letters, and begin to archive their records."""
+        due = self.window.letters_due(most)
+        failures = {
+            offset: (slot.failure, slot.deliveries) for first, last, slot in due for offset in range(first, last + 1)
+        }
+        records = self.model.records
+        assert list(failures) == self.model.letters_due(most)
+        assert failures == {each: (records[each].failure, records[each].deliveries) for each in failures}
+        self._begin(self.window.archive([each[:2] for each in due]), self.model.archive(failures))
+
     def commit(self, index: int = 0) -> None:
         change, expected = self.changes.pop(index)
         self.window.commit(change)
         self.model.commit(expected)
         self.written |= expected.states
+        self.written_failures |= expected.failures
         self.written_start = max(self.written_start, change.start_offset)
 
     def roll_back(self, index: int = 0) -> None:
@@ -119,13 +135,16 @@ class Pair:
         start = self.written_start
         written = {offset: state for offset, state in self.written.items() if offset >= start}
         batches = [
-            StateBatch(offset, offset, RecordState(state), deliveries)
+            StateBatch(offset, offset, RecordState(state), deliveries, self._failure_of(offset, state))
             for offset, (state, deliveries) in sorted(written.items())
         ]
         self.window = ShareWindow.load(self.settings, start, batches)
-        self.model = self.model.durable(written, start)
+        self.model = self.model.durable(written, self.written_failures, start)
         self.changes = []
         self.retain_from(self.log_start)
+
+    def _failure_of(self, offset: int, state: int) -> Failure | None:
+        return Failure(*self.written_failures[offset]) if state == RecordState.ARCHIVING else None
 
     def held(self, member: str) -> list[int]:
         return [offset for offset, each in self.model.records.items() if each.is_held and each.member == member]
@@ -139,12 +158,13 @@ class Pair:
         assert window.next_deadline_ms() == model.next_deadline_ms()
         assert (window.in_flight, window.held_count) == (model.in_flight, model.held)
         assert window.delivery_complete_count == model.complete
+        assert window.lost_letters == model.lost_letters
         counts = window.counts()
         assert {name: getattr(counts, name) for name in model.counts()} == model.counts()
         is_full = model.in_flight >= model.in_flight_max and model.next_fetch() == model.end
         assert window.is_full == is_full
         shown: dict[int, tuple[object, ...]] = {}
-        for first, last, (state, deliveries, lock, change) in window.slots(window.start_offset, window.end_offset):
+        for first, last, (state, deliveries, lock, change, _) in window.slots(window.start_offset, window.end_offset):
             for offset in range(first, last + 1):
                 holder = (lock.member_id, lock.deadline_ms) if lock else None
                 finished = state in (RecordState.ACKNOWLEDGED, RecordState.ARCHIVED) and change is None
@@ -168,6 +188,7 @@ class Pair:
                     locks.setdefault(id(slot.lock), len(locks)) if slot.lock else None,
                     (slot.lock.member_id, slot.lock.deadline_ms - self.now_ms) if slot.lock else None,
                     changes.get(id(slot.change)),
+                    slot.failure,
                 )
                 for first, last, slot in window.slots(window.start_offset, window.end_offset)
             ),
@@ -181,10 +202,17 @@ class Pair:
     def _begin(self, change: Change, expected: ModelChange) -> None:
         written = {
             offset: (int(state), deliveries)
-            for first, last, state, deliveries in change.batches
+            for first, last, state, deliveries, _ in change.batches
             for offset in range(first, last + 1)
         }
         assert written == expected.states
+        failures = {
+            offset: each.failure
+            for each in change.batches
+            if each.failure is not None
+            for offset in range(each.first, each.last + 1)
+        }
+        assert failures == expected.failures
         assert (change.start_offset, change.delivery_complete_count) == (expected.start, expected.complete)
         assert change.batches == sorted(change.batches)
         assert change.is_pending == bool(expected.states)
@@ -200,5 +228,6 @@ def _shown(record: Record) -> tuple[object, ...]:
 
 
 def _move(move: object) -> tuple[object, ...]:
-    first, last, before, state, deliveries, _ = move  # type: ignore[misc]
-    return first, last, before.deliveries, before.lock.deadline_ms, state, deliveries
+    first, last, before, state, deliveries, _, failure = move  # type: ignore[misc]
+    deadline_ms = before.lock.deadline_ms if before.lock else None
+    return first, last, before.deliveries, deadline_ms, state, deliveries, failure

@@ -14,6 +14,7 @@ from millpond.coordinators.shares.state_batches import RecordState
 NAMES = {
     RecordState.AVAILABLE: "available",
     RecordState.ACKNOWLEDGED: "accepted",
+    RecordState.ARCHIVING: "archiving",
     RecordState.ARCHIVED: "archived",
 }
 TYPES = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}

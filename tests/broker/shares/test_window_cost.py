@@ -68,6 +68,27 @@ WORK = {
 }
 
 
+def archiving(size: int) -> ShareWindow:
+    """Every second record waits for its letter."""
+    states = (RecordState.ACKNOWLEDGED, RecordState.ARCHIVING)
+    batches = [StateBatch(offset, offset, states[offset % 2], 1) for offset in range(size)]
+    return ShareWindow.load(ShareSettings(in_flight_max=1 << 30, has_dead_letters=True), 0, batches)
+
+
+def write_letters(window: ShareWindow) -> None:
+    due = window.letters_due(20)
+    assert len(due) == 20
+    window.commit(window.archive([(first, last) for first, last, _ in due]))
+
+
+def test_letters_are_found_as_fast_in_a_large_window(monkeypatch: Any) -> None:
+    small, large = archiving(SMALL), archiving(LARGE)
+    for _ in range(3):
+        one, other = (look_ups(window, monkeypatch, write_letters) for window in (small, large))
+        assert one == other
+        assert one < 400
+
+
 def test_work_is_the_same_in_a_small_and_in_a_large_window(monkeypatch: Any) -> None:
     small, large = alternating(SMALL), alternating(LARGE)
     assert len(large._slots) == LARGE - 1

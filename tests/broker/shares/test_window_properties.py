@@ -48,6 +48,8 @@ STEPS = st.lists(
         st.tuples(st.just("roll back"), st.integers(0, 5)),
         st.tuples(st.just("time"), st.sampled_from([1, LOCK_MS // 2, LOCK_MS])),
         st.tuples(st.just("leave"), st.sampled_from(MEMBERS), st.booleans()),
+        st.tuples(st.just("reject"), st.sampled_from(MEMBERS), st.integers(0, 100), st.sampled_from(["a", "b"])),
+        st.tuples(st.just("letters"), st.integers(1, 6)),
         st.tuples(st.just("retention"), st.integers(1, 30)),
         st.tuples(st.just("new leader")),
     ),
@@ -72,6 +74,13 @@ def play(pair: Pair, step: Any) -> None:
             held = pair.held(member)
             if held:
                 pair.acknowledge(member, (held[0], held[-1], [kind]))
+        case ("reject", member, where, error):
+            held = pair.held(member)
+            if held:
+                offset = held[where % len(held)]
+                pair.acknowledge(member, (offset, offset, [REJECT], (error, "it broke")))
+        case ("letters", most):
+            pair.write_letters(most)
         case ("commit", index):
             if pair.changes:
                 pair.commit(index % len(pair.changes))
@@ -90,14 +99,14 @@ def play(pair: Pair, step: Any) -> None:
             raise AssertionError(other)
 
 
-@given(logs(), st.integers(2, 6), st.integers(1, 30), STEPS)
+@given(logs(), st.integers(2, 6), st.integers(1, 30), st.booleans(), STEPS)
 @settings(max_examples=300)
-def test_a_long_life(log: Any, limit: int, in_flight_max: int, steps: Any) -> None:
+def test_a_long_life(log: Any, limit: int, in_flight_max: int, has_letters: bool, steps: Any) -> None:
     batches, log_end = log
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(range_map, "CHUNK_MAX", 4)
         patch.setattr(range_map, "CHUNK_MIN", 2)
-        pair = Pair(batches, log_end, limit=limit, in_flight_max=in_flight_max)
+        pair = Pair(batches, log_end, limit=limit, in_flight_max=in_flight_max, has_letters=has_letters)
         for step in steps:
             play(pair, step)
             pair.check()

@@ -90,6 +90,7 @@ STEPS: dict[str, Step] = {
     "the oldest write fails": roll_back,
     "A leaves": lambda pair: pair.release_member("A"),
     "A is lost": lambda pair: pair.release_member("A", were_delivered=True),
+    "a letter is written": lambda pair: pair.write_letters(1),
     "retention": lambda pair: pair.retain_from(pair.window.start_offset + 1),
     "the leader changes": lambda pair: pair.change_leader(),
 }
@@ -98,6 +99,7 @@ WORLDS = {
     "batches": (((0, 1), (2, 2), (3, 4)), 5, 3, 4),
     "gaps": (((1, 2), (4, 4)), 7, 2, 4),
     "one at a time": (((0, 0), (1, 1), (2, 2)), 3, 3, 2),
+    "letters": (((0, 1), (2, 2)), 3, 2, 3),
 }
 """Batches of the log, its end, the limit of deliveries, the limit of records in flight."""
 
@@ -113,7 +115,9 @@ def test_every_state_that_can_be_reached(world: str) -> None:
         longer: list[tuple[str, ...]] = []
         for path in paths:
             for name, step in STEPS.items():
-                pair = Pair(batches, log_end, limit=limit, in_flight_max=in_flight_max)
+                pair = Pair(
+                    batches, log_end, limit=limit, in_flight_max=in_flight_max, has_letters=world == "letters"
+                )
                 for each in path:
                     STEPS[each](pair)
                 try:

@@ -20,17 +20,18 @@ from millpond.coordinators.shares.records import (
     update_record,
 )
 from millpond.coordinators.shares.state import ShareState
-from millpond.coordinators.shares.state_batches import RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import Failure, RecordState, StateBatch
 from millpond.wire import messages as m
 
 PARTITION = SharePartition("g", UUID(int=1), 2)
 BATCHES = st.lists(
     st.builds(
-        lambda first, more, state, deliveries: StateBatch(first, first + more, state, deliveries),
+        lambda first, more, state, deliveries, failure: StateBatch(first, first + more, state, deliveries, failure),
         st.integers(0, 1 << 60),
         st.integers(0, 100),
         st.sampled_from(RecordState),
         st.integers(0, 100),
+        st.none() | st.builds(Failure, st.text(min_size=1, max_size=5), st.text(max_size=5)),
     ),
     max_size=6,
 )

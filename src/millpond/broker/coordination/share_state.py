@@ -161,6 +161,7 @@ class ShareStateCalls:
         """Write a change; `start_offset` may be `UNCHANGED`."""
         # Imported late: a node without share groups starts faster without it.
         from millpond.coordinators.shares.state import on_wire
+        from millpond.coordinators.shares.state_batches import to_wire
 
         kind = m.WriteShareGroupStateRequest
         given = kind.PartitionData(
@@ -169,12 +170,7 @@ class ShareStateCalls:
             leader_epoch=leader_epoch,
             start_offset=start_offset,
             delivery_complete_count=on_wire(complete_count),
-            state_batches=[
-                kind.StateBatch(
-                    first_offset=first, last_offset=last, delivery_state=int(state), delivery_count=deliveries
-                )
-                for first, last, state, deliveries in batches
-            ],
+            state_batches=[kind.StateBatch(**to_wire(each)) for each in batches],
         )
         return self._ask(WRITE, key, given).map(_nothing)
 
@@ -343,16 +339,9 @@ def _nothing(result: Any) -> None: ...
 
 
 def _state_of(result: Any) -> ReadState:
-    from millpond.coordinators.shares.state_batches import RecordState, StateBatch
+    from millpond.coordinators.shares.state_batches import from_wire
 
-    return ReadState(
-        result.state_epoch,
-        result.start_offset,
-        [
-            StateBatch(each.first_offset, each.last_offset, RecordState(each.delivery_state), each.delivery_count)
-            for each in result.state_batches
-        ],
-    )
+    return ReadState(result.state_epoch, result.start_offset, [from_wire(each) for each in result.state_batches])
 
 
 def _summary_of(result: Any) -> StateSummary:

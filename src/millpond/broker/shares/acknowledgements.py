@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from millpond.base.errors import ErrorCode
 from millpond.base.later import Later, done, gather
 from millpond.broker.loop.steps import in_slices
+from millpond.broker.shares.failures import given_failure
 from millpond.broker.shares.verdicts import Acknowledgement, AcknowledgeType
 
 if TYPE_CHECKING:
@@ -38,7 +39,12 @@ def acknowledged_in(topics: Iterable[Any]) -> list[tuple[PartitionKey, list[Ackn
         for partition in topic.partitions:
             if partition.acknowledgement_batches:
                 found.setdefault((topic.topic_id, partition.partition_index), []).extend(
-                    Acknowledgement(each.first_offset, each.last_offset, each.acknowledge_types)
+                    Acknowledgement(
+                        each.first_offset,
+                        each.last_offset,
+                        each.acknowledge_types,
+                        given_failure(each.error_type, each.error_message),
+                    )
                     for each in partition.acknowledgement_batches
                 )
     return list(found.items())
@@ -151,20 +157,21 @@ def _cut(
 ) -> Iterator[tuple[Acknowledgement, int]]:
     """With long ones cut, each with the number of its types or ranges."""
     for each in acknowledgements:
-        first, last, types = each
+        first, last, types, *_ = each
         if len(types) == 1:
             ends = _range_ends(window, each)
             begin = first
             for index in range(AT_ONCE_MAX, len(ends), AT_ONCE_MAX):
-                yield Acknowledgement(begin, ends[index - 1], types), AT_ONCE_MAX
+                yield each._replace(first=begin, last=ends[index - 1]), AT_ONCE_MAX
                 begin = ends[index - 1] + 1
-            yield Acknowledgement(begin, last, types), max(1, (len(ends) - 1) % AT_ONCE_MAX + 1)
+            yield each._replace(first=begin), max(1, (len(ends) - 1) % AT_ONCE_MAX + 1)
         elif len(types) <= AT_ONCE_MAX or len(types) != last - first + 1:
             yield each, len(types)
         else:
             for begin in range(0, len(types), AT_ONCE_MAX):
                 some = types[begin : begin + AT_ONCE_MAX]
-                yield Acknowledgement(first + begin, first + begin + len(some) - 1, some), len(some)
+                cut = each._replace(first=first + begin, last=first + begin + len(some) - 1, types=some)
+                yield cut, len(some)
 
 
 def _codes(keys: Sequence[PartitionKey], results: Sequence[ErrorCode]) -> Codes:

@@ -37,7 +37,7 @@ class Totals:
                 self.rejected += count
             case Cause.EXPIRED:
                 self.expired += count
-            case Cause.GAP:
+            case Cause.GAP | Cause.LETTER:
                 pass
             case _:
                 assert_never(cause)
@@ -50,6 +50,7 @@ class WindowCounts:
     """Also those whose release is being written."""
     delayed: int
     archiving: int
+    """Given up; their dead letters are not yet written."""
     finished: int
     """Also those whose end is being written."""
     next_due_ms: int

@@ -8,7 +8,7 @@ from typing import Final
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.broker.shares.locks import Lock
-from millpond.coordinators.shares.state_batches import TERMINAL, RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import TERMINAL, Failure, RecordState, StateBatch
 
 
 class Slot(NamedTuple):
@@ -18,6 +18,8 @@ class Slot(NamedTuple):
     deliveries: int
     lock: Lock | None = None
     change: Change | None = None
+    failure: Failure | None = None
+    """Of records whose dead letter is not yet written."""
 
 
 class Cause(IntEnum):
@@ -28,6 +30,8 @@ class Cause(IntEnum):
     RELEASED = 2
     REJECTED = 3
     EXPIRED = 4
+    LETTER = 5
+    """The dead letter was written, or none can be."""
 
 
 class Move(NamedTuple):
@@ -39,6 +43,7 @@ class Move(NamedTuple):
     state: RecordState
     deliveries: int
     cause: Cause
+    failure: Failure | None = None
 
 
 class Change:
@@ -59,22 +64,29 @@ class Change:
 _SLOTS: Final = {state: Slot(state, 0) for state in RecordState}
 
 
-def slot_of(state: RecordState, deliveries: int) -> Slot:
+def slot_of(state: RecordState, deliveries: int, failure: Failure | None = None) -> Slot:
     """A range that nobody holds. The delivery counts of finished records are not kept, so that neighbours are one."""
-    return _SLOTS[state] if deliveries == 0 or state in TERMINAL else Slot(state, deliveries)
+    if state in TERMINAL or (deliveries == 0 and failure is None):
+        return _SLOTS[state]
+    return Slot(state, deliveries, failure=failure)
 
 
 def is_available(slot: Slot) -> bool:
     return slot.state is RecordState.AVAILABLE and slot.change is None
 
 
+def is_archiving(slot: Slot) -> bool:
+    """Whether its dead letter has to be written."""
+    return slot.state is RecordState.ARCHIVING and slot.change is None
+
+
 def _batches_of(moves: Sequence[Move]) -> list[StateBatch]:
-    """What to write, with neighbours of the same state and count as one."""
+    """What to write, with neighbours of the same state, count and failure as one."""
     batches: list[StateBatch] = []
-    for first, last, _, state, deliveries, _ in moves:
+    for first, last, _, state, deliveries, _, failure in moves:
         before = batches[-1] if batches else None
-        if before is not None and (before.last, before.state, before.deliveries) == (first - 1, state, deliveries):
+        if before is not None and before[1:] == (first - 1, state, deliveries, failure):
             batches[-1] = before._replace(last=last)
         else:
-            batches.append(StateBatch(first, last, state, deliveries))
+            batches.append(StateBatch(first, last, state, deliveries, failure))
     return batches

@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.base.named_tuple import NamedTuple
+from millpond.coordinators.shares.state_batches import Failure
 
 
 class AcknowledgeType(IntEnum):
@@ -24,11 +25,13 @@ class Acknowledgement(NamedTuple):
     first: int
     last: int
     types: Sequence[int]
+    failure: Failure | None = None
+    """The member's error, for the dead letters of what it rejects or releases for the last time."""
 
 
 def check_form(acknowledgements: Sequence[Acknowledgement]) -> None:
     end = -1
-    for first, last, types in acknowledgements:
+    for first, last, types, *_ in acknowledgements:
         if not end < first <= last:
             raise Refused(ErrorCode.INVALID_REQUEST, f"offsets {first} to {last} are out of order")
         if len(types) != 1 and len(types) != last - first + 1:
@@ -40,7 +43,7 @@ def check_form(acknowledgements: Sequence[Acknowledgement]) -> None:
 
 def runs(acknowledgement: Acknowledgement) -> Iterator[tuple[int, int, AcknowledgeType]]:
     """The ranges with the same type."""
-    first, last, types = acknowledgement
+    first, last, types, *_ = acknowledgement
     if len(types) == 1:
         yield first, last, AcknowledgeType(types[0])
         return

@@ -5,8 +5,9 @@ neither acquirable nor acknowledgeable until its write has ended, with `commit` 
 told that its acknowledgement succeeded can rely on it, and a record is delivered again only after its delivery count
 has been written down.
 
-A record that is accepted, rejected or archived leaves the window once all records before it have. States are kept by
-range, and every operation costs O(log n) for each range that it touches.
+A record that is accepted, rejected or archived leaves the window once all records before it have. Where the group has
+a dead-letter topic, a record that is given up is archived in two steps: it is ARCHIVING until its letter is written.
+States are kept by range, and every operation costs O(log n) for each range that it touches.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from typing import Final
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.shares.acquisition import Acquired, AcquireMode, Acquisition
 from millpond.broker.shares.counts import NO_TIME, Totals, WindowCounts
+from millpond.broker.shares.failures import failure_of
 from millpond.broker.shares.locks import Lock, Locks
-from millpond.broker.shares.slots import Cause, Change, Move, Slot, is_available, slot_of
+from millpond.broker.shares.offset_heap import OffsetHeap
+from millpond.broker.shares.slots import Cause, Change, Move, Slot, is_archiving, is_available, slot_of
 from millpond.broker.shares.verdicts import Acknowledgement, AcknowledgeType, check_form, runs
 from millpond.broker.shares.window_settings import ShareSettings
 from millpond.coordinators.shares.range_map import RangeMap
-from millpond.coordinators.shares.state_batches import TERMINAL, RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import TERMINAL, Failure, RecordState, StateBatch
 
 RETRY_MS: Final = 1_000
 """How long records whose lock has expired stay locked after their release could not be written."""
@@ -51,7 +54,13 @@ class ShareWindow:
         self._in_heap: set[int] = set()
         self._complete = 0
         self._in_changes = 0
-        """The number of records in changes that are being written."""
+        """The number of records in changes that are being written, without those that will be ARCHIVING."""
+        self.archiving_count = 0
+        """The number of records that are ARCHIVING, or will be once that is written."""
+        self.lost_letters = 0
+        """The number of records that the log deleted before their letters were written."""
+        self._archiving = OffsetHeap()
+        """Has the first offset of every range that is ARCHIVING."""
         self._totals = Totals()
 
     @classmethod
@@ -60,12 +69,14 @@ class ShareWindow:
         and never acknowledged: those are available."""
         window = cls(settings, start_offset)
         slots = window._slots
-        for first, last, state, deliveries in batches:
+        for first, last, state, deliveries, failure in batches:
             if last < slots.end:
                 continue
             if first > slots.end:
                 window._append(first - 1, slot_of(RecordState.AVAILABLE, 0))
-            window._append(last, slot_of(state if state in TERMINAL else RecordState.AVAILABLE, deliveries))
+            is_kept = state in TERMINAL or state is RecordState.ARCHIVING
+            slot = slot_of(state, deliveries, failure) if is_kept else slot_of(RecordState.AVAILABLE, deliveries)
+            window._append(last, slot)
         window._advance()
         return window
 
@@ -98,12 +109,12 @@ class ShareWindow:
 
     def counts(self) -> WindowCounts:
         total, totals = self.end_offset - self.start_offset, self._totals
-        available = self.in_flight - self.held_count - self._in_changes
+        available = self.in_flight - self.held_count - self._in_changes - self.archiving_count
         return WindowCounts(
             available=available,
-            acquired=total - self._complete - available,
+            acquired=total - self._complete - available - self.archiving_count,
             delayed=0,
-            archiving=0,
+            archiving=self.archiving_count,
             finished=self._complete,
             next_due_ms=NO_TIME,
             delivered=totals.delivered,
@@ -217,7 +228,7 @@ class ShareWindow:
                     if kind is AcknowledgeType.RENEW:
                         renewals.append((begin, end, slot))
                     else:
-                        moves.append(Move(begin, end, slot, *self._verdict(kind, slot.deliveries), CAUSES[kind]))
+                        moves.append(self._move(begin, end, slot, kind, CAUSES[kind], acknowledgement.failure))
         for begin, end, slot in renewals:
             self._renew(begin, end, slot, now_ms)
         return self._begin(moves)
@@ -251,9 +262,12 @@ class ShareWindow:
             if first > move.last:
                 continue
             count = move.last - first + 1
-            self._in_changes -= count
             self._totals.add(move.cause, count)
-            self._slots.assign(first, move.last, slot_of(move.state, move.deliveries))
+            self._slots.assign(first, move.last, slot_of(move.state, move.deliveries, move.failure))
+            if move.state is RecordState.ARCHIVING:
+                self._archiving.push(first)
+                continue
+            self._in_changes -= count
             if move.state in TERMINAL:
                 self.in_flight -= count
             else:
@@ -271,16 +285,50 @@ class ShareWindow:
             if first > move.last:
                 continue
             lock, count = move.before.lock, move.last - first + 1
-            assert lock is not None
-            self._in_changes -= count
+            if move.state is RecordState.ARCHIVING:
+                self.archiving_count -= count
+            else:
+                self._in_changes -= count
             if move.state in TERMINAL:
                 self._complete -= count
+            if lock is None:
+                self.archiving_count += count
+                self._slots.assign(first, move.last, move.before)
+                self._archiving.push(first)
+                continue
             if lock.deadline_ms > now_ms:
                 self._locks.put_back(lock, count)
             else:
                 lock = Lock(lock.member_id, first, move.last, now_ms + RETRY_MS)
                 self._locks.add(lock)
             self._slots.assign(first, move.last, move.before._replace(lock=lock))
+
+    # Dead letters.
+
+    def letters_due(self, records_max: int) -> list[tuple[int, int, Slot]]:
+        """The first ranges whose dead letters have to be written, in order, with so many records at most."""
+        due: list[tuple[int, int, Slot]] = []
+        left, end = records_max, self.start_offset - 1
+        while left > 0 and (offset := self._archiving.pop()) is not None:
+            # The range may have been joined with the one before, which then stands for it, too.
+            if offset > end and is_archiving(self._slots.at(offset)):
+                _, end, slot = next(self._slots.ranges(offset, self.end_offset - 1))
+                due.append((offset, min(end, offset + left - 1), slot))
+                left -= end - offset + 1
+        for first, _, _ in due:
+            self._archiving.push(first)
+        return due
+
+    def archive(self, ranges: Sequence[tuple[int, int]]) -> Change:
+        """Archive these records: their letters are written, or there are none to write."""
+        return self._begin(
+            [
+                Move(begin, end, slot, RecordState.ARCHIVED, slot.deliveries, Cause.LETTER)
+                for first, last in ranges
+                for begin, end, slot in self._slots.ranges(first, last)
+                if is_archiving(slot)
+            ]
+        )
 
     # The log.
 
@@ -294,30 +342,44 @@ class ShareWindow:
                 self._complete -= count
             if slot.state not in TERMINAL or slot.change is not None:
                 self.in_flight -= count
-            if slot.change is not None:
+            if slot.state is RecordState.ARCHIVING:
+                self.archiving_count -= count
+                self.lost_letters += count
+            elif slot.change is not None:
                 self._in_changes -= count
             if slot.lock is not None:
                 self._locks.remove(slot.lock, count)
         self._slots.drop_before(log_start)
         self._note_available(log_start)
+        self._note_archiving(log_start)
         self._advance()
 
     # Internals
 
+    def _move(
+        self, first: int, last: int, slot: Slot, kind: AcknowledgeType, cause: Cause, given: Failure | None = None
+    ) -> Move:
+        state, deliveries = self._verdict(kind, slot.deliveries)
+        failure = failure_of(kind, given, self.archiving_count) if state is RecordState.ARCHIVING else None
+        return Move(first, last, slot, state, deliveries, cause, failure)
+
     def _verdict(self, kind: AcknowledgeType, deliveries: int) -> tuple[RecordState, int]:
+        given_up = RecordState.ARCHIVING if self.settings.has_dead_letters else RecordState.ARCHIVED
         match kind:
             case AcknowledgeType.ACCEPT:
                 return RecordState.ACKNOWLEDGED, deliveries
             case AcknowledgeType.RELEASE:
                 limit = self.settings.delivery_count_limit
-                return (RecordState.AVAILABLE if deliveries < limit else RecordState.ARCHIVED), deliveries
+                return (RecordState.AVAILABLE if deliveries < limit else given_up), deliveries
+            case AcknowledgeType.REJECT:
+                return given_up, deliveries
             case _:
                 return RecordState.ARCHIVED, deliveries
 
     def _release(self, locks: list[Lock], ranges_max: int, cause: Cause, *, were_delivered: bool) -> Change:
         """Release what these locks hold, as far as it is in so many ranges."""
         moves = (
-            Move(first, last, slot, *self._verdict(AcknowledgeType.RELEASE, slot.deliveries), cause)
+            self._move(first, last, slot, AcknowledgeType.RELEASE, cause)
             if were_delivered
             else Move(first, last, slot, RecordState.AVAILABLE, slot.deliveries - 1, cause)
             for lock in locks
@@ -330,12 +392,20 @@ class ShareWindow:
         change = Change(self.start_offset, moves)
         for move in moves:
             lock, count = move.before.lock, move.last - move.first + 1
-            assert lock is not None
-            self._locks.remove(lock, count)
-            self._in_changes += count
+            if lock is None:
+                self.archiving_count -= count
+            else:
+                self._locks.remove(lock, count)
+            if move.state is RecordState.ARCHIVING:
+                self.archiving_count += count
+            else:
+                self._in_changes += count
             if move.state in TERMINAL:
                 self._complete += count
-            self._slots.assign(move.first, move.last, Slot(move.state, move.deliveries, None, change))
+            slot = Slot(move.state, move.deliveries, None, change, move.failure)
+            self._slots.assign(move.first, move.last, slot)
+            if lock is None:
+                self._note_archiving(move.last + 1)
         change.delivery_complete_count = self._complete
         return change
 
@@ -368,6 +438,9 @@ class ShareWindow:
             self.in_flight += last - first + 1
             if slot.state is RecordState.AVAILABLE:
                 self._push_available(first)
+            elif slot.state is RecordState.ARCHIVING:
+                self.archiving_count += last - first + 1
+                self._archiving.push(first)
 
     def _advance(self) -> None:
         """Move the start offset past finished records."""
@@ -384,6 +457,11 @@ class ShareWindow:
         """Ranges before this offset changed: if an available one begins here now, remember it."""
         if offset < self.end_offset and is_available(self._slots.at(offset)):
             self._push_available(offset)
+
+    def _note_archiving(self, offset: int) -> None:
+        """The same for ranges that are ARCHIVING."""
+        if self.start_offset <= offset < self.end_offset and is_archiving(self._slots.at(offset)):
+            self._archiving.push(offset)
 
     def _push_available(self, offset: int) -> None:
         if offset not in self._in_heap:

@@ -13,6 +13,8 @@ class ShareSettings:
     """`share.delivery.count.limit`: a record is archived when it is released after this many deliveries."""
     in_flight_max: int = 2_000
     """`share.partition.max.record.locks`: no record is acquired for the first time while so many are unfinished."""
+    has_dead_letters: bool = False
+    """Whether records that are given up get a dead letter before they are archived."""
 
     @property
     def throttle_from(self) -> int:

@@ -14,7 +14,7 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.shard import CoordinatorRecord
 from millpond.coordinators.shares.keys import SharePartition
 from millpond.coordinators.shares.state import ShareState
-from millpond.coordinators.shares.state_batches import RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import RecordState, StateBatch, from_wire, to_wire
 from millpond.wire import messages as m
 
 SNAPSHOT_KEY, UPDATE_KEY = 0, 1
@@ -36,12 +36,7 @@ def snapshot_record(partition: SharePartition, state: ShareState) -> Coordinator
         state_epoch=state.state_epoch,
         leader_epoch=state.leader_epoch,
         start_offset=state.start_offset,
-        state_batches=[
-            m.ShareSnapshotValue.StateBatch(
-                first_offset=first, last_offset=last, delivery_state=int(kind), delivery_count=deliveries
-            )
-            for first, last, kind, deliveries in state.batches()
-        ],
+        state_batches=[m.ShareSnapshotValue.StateBatch(**to_wire(each)) for each in state.batches()],
     )
     return CoordinatorRecord(_snapshot_key(partition), _VERSION.pack(VALUE_VERSION) + value.encode(VALUE_VERSION))
 
@@ -58,12 +53,7 @@ def update_record(
         snapshot_epoch=snapshot_epoch,
         leader_epoch=leader_epoch,
         start_offset=start_offset,
-        state_batches=[
-            m.ShareUpdateValue.StateBatch(
-                first_offset=first, last_offset=last, delivery_state=int(kind), delivery_count=deliveries
-            )
-            for first, last, kind, deliveries in batches
-        ],
+        state_batches=[m.ShareUpdateValue.StateBatch(**to_wire(each)) for each in batches],
     )
     return CoordinatorRecord(
         _VERSION.pack(UPDATE_KEY) + key.encode(UPDATE_KEY), _VERSION.pack(VALUE_VERSION) + value.encode(VALUE_VERSION)
@@ -121,4 +111,4 @@ def _version(value: bytes) -> int:
 def _batch(batch: m.ShareSnapshotValue.StateBatch | m.ShareUpdateValue.StateBatch) -> StateBatch:
     if batch.delivery_state not in _STATES or not 0 <= batch.first_offset <= batch.last_offset:
         raise MalformedMessage(f"a state batch that cannot be: {batch}")
-    return StateBatch(batch.first_offset, batch.last_offset, RecordState(batch.delivery_state), batch.delivery_count)
+    return from_wire(batch)

@@ -28,7 +28,7 @@ from millpond.coordinators.shares.records import (
     update_record,
 )
 from millpond.coordinators.shares.state import NO_OFFSET, UNKNOWN_COUNT, ShareState, on_wire
-from millpond.coordinators.shares.state_batches import RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import RecordState, StateBatch, from_wire, to_wire
 from millpond.wire import messages as m
 
 SNAPSHOT_EPOCHS: Final = 1 << 16
@@ -162,15 +162,7 @@ class ShareShard:
                 if verdict.error is ErrorCode.NONE:
                     state = self.states[key]
                     result.state_epoch, result.start_offset = state.state_epoch, state.start_offset
-                    result.state_batches = [
-                        kind.StateBatch(
-                            first_offset=first,
-                            last_offset=last,
-                            delivery_state=int(stands),
-                            delivery_count=deliveries,
-                        )
-                        for first, last, stands, deliveries in state.batches()
-                    ]
+                    result.state_batches = [kind.StateBatch(**to_wire(batch)) for batch in state.batches()]
                 partitions.append(result)
             results.append(kind.ReadStateResult(topic_id=topic.topic_id, partitions=partitions))
         return kind(results=results)
@@ -398,13 +390,8 @@ def _batches_of(batches: Iterable[m.WriteShareGroupStateRequest.StateBatch]) -> 
     """None if a batch cannot be."""
     found = []
     for each in batches:
-        first, last, state, deliveries = (
-            each.first_offset,
-            each.last_offset,
-            each.delivery_state,
-            each.delivery_count,
-        )
-        if not 0 <= first <= last or state not in WRITABLE_STATES or deliveries < 0:
+        has_offsets = 0 <= each.first_offset <= each.last_offset
+        if not has_offsets or each.delivery_state not in WRITABLE_STATES or each.delivery_count < 0:
             return None
-        found.append(StateBatch(first, last, RecordState(state), deliveries))
+        found.append(from_wire(each))
     return found

@@ -7,7 +7,7 @@ from typing import Final
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.shares.range_map import RangeMap
-from millpond.coordinators.shares.state_batches import TERMINAL, RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import TERMINAL, Failure, RecordState, StateBatch
 
 NO_OFFSET = -1
 """The start offset of a group that has not read the partition yet, and in a write that does not change it."""
@@ -23,7 +23,8 @@ def on_wire(complete_count: int) -> int:
 
 class Recorded(NamedTuple):
     state: RecordState
-    deliveries: int
+    deliveries: int = 0
+    failure: Failure | None = None
 
 
 class ShareState:
@@ -114,12 +115,12 @@ class ShareState:
 
     def _apply(self, batches: Iterable[StateBatch]) -> None:
         ranges = self._ranges
-        for batch_first, last, state, deliveries in batches:
-            first = max(batch_first, ranges.start)
+        for batch in batches:
+            first, last = max(batch.first, ranges.start), batch.last
             if first > last:
                 continue
             # How often a finished record was delivered no longer matters, and without it neighbours are one range.
-            recorded = Recorded(state, 0 if state in TERMINAL else deliveries)
+            recorded = Recorded(batch.state) if batch.state in TERMINAL else Recorded(*batch[2:])
             if first > ranges.end:
                 ranges.append(first - 1, None)
             if first < ranges.end:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from millpond.base.named_tuple import NamedTuple
 
@@ -16,12 +16,19 @@ class RecordState(IntEnum):
     """Only in memory: a new leader finds the record available."""
     ACKNOWLEDGED = 2
     ARCHIVING = 3
-    """Given up, while its dead letter is not yet written. Nothing enters this state so far."""
+    """Given up, while its dead letter is not yet written. No member receives it, but it is not finished."""
     ARCHIVED = 4
 
 
 TERMINAL: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 """A record in one of these states is never delivered again."""
+
+
+class Failure(NamedTuple):
+    """Why a record was given up, for its dead letter."""
+
+    error_type: str
+    error_message: str
 
 
 class StateBatch(NamedTuple):
@@ -31,3 +38,29 @@ class StateBatch(NamedTuple):
     last: int
     state: RecordState
     deliveries: int
+    failure: Failure | None = None
+    """Only of records whose dead letter is not yet written."""
+
+
+def to_wire(batch: StateBatch) -> dict[str, Any]:
+    """The fields of a state batch in messages and records."""
+    error_type, error_message = batch.failure or ("", "")
+    return {
+        "first_offset": batch.first,
+        "last_offset": batch.last,
+        "delivery_state": int(batch.state),
+        "delivery_count": batch.deliveries,
+        "error_type": error_type,
+        "error_message": error_message,
+    }
+
+
+def from_wire(batch: Any) -> StateBatch:
+    has_error = batch.error_type or batch.error_message
+    return StateBatch(
+        batch.first_offset,
+        batch.last_offset,
+        RecordState(batch.delivery_state),
+        batch.delivery_count,
+        Failure(batch.error_type, batch.error_message) if has_error else None,
+    )

@@ -36,7 +36,7 @@ def finish_before_it_is_written(patch: Patch) -> None:
     def begin(self: ShareWindow, moves: Any) -> Change:
         change = real(self, moves)
         for move in change.moves:
-            self._slots.assign(move.first, move.last, slot_of(move.state, move.deliveries))
+            self._slots.assign(move.first, move.last, slot_of(move.state, move.deliveries, move.failure))
             if move.state is RecordState.AVAILABLE:
                 self._push_available(move.first)
         return change
@@ -68,7 +68,7 @@ def believe_anybody(patch: Patch) -> None:
     real = ShareWindow.acknowledge
 
     def acknowledge(self: ShareWindow, member_id: str, acknowledgements: Any, now_ms: int) -> Change:
-        for first, last, _ in acknowledgements:
+        for first, last, *_ in acknowledgements:
             for _, _, slot in self._slots.ranges(first, last):
                 if slot.lock is not None:
                     member_id = slot.lock.member_id
@@ -232,6 +232,62 @@ def pass_what_is_held(patch: Patch) -> None:
     patch.setattr(ShareWindow, "_advance", advance)
 
 
+def give_up_without_a_letter(patch: Patch) -> None:
+    """What is rejected or exhausted is archived at once."""
+    real = ShareWindow._verdict
+
+    def verdict(self: ShareWindow, kind: AcknowledgeType, deliveries: int) -> Any:
+        state, _ = real(self, kind, deliveries)
+        return (RecordState.ARCHIVED if state is RecordState.ARCHIVING else state), deliveries
+
+    patch.setattr(ShareWindow, "_verdict", verdict)
+
+
+def archive_before_the_letter_is_written(patch: Patch) -> None:
+    real = ShareWindow.commit
+
+    def commit(self: ShareWindow, change: Change) -> None:
+        real(self, change)
+        for move in change.moves:
+            if move.state is RecordState.ARCHIVING and move.last >= self.start_offset:
+                real(self, self.archive([(move.first, move.last)]))
+
+    patch.setattr(ShareWindow, "commit", commit)
+
+
+def take_what_is_given_up_as_finished(patch: Patch) -> None:
+    """A new leader forgets the letters that the one before had to write."""
+    real = ShareWindow.load
+
+    def load(settings: ShareSettings, start_offset: int, batches: Sequence[StateBatch]) -> ShareWindow:
+        archived = [
+            each._replace(state=RecordState.ARCHIVED) if each.state is RecordState.ARCHIVING else each
+            for each in batches
+        ]
+        return real(settings, start_offset, archived)
+
+    patch.setattr(ShareWindow, "load", load)
+
+
+def deliver_what_is_given_up(patch: Patch) -> None:
+    """A new leader delivers records again whose letters are not written."""
+    real = ShareWindow.load
+
+    def load(settings: ShareSettings, start_offset: int, batches: Sequence[StateBatch]) -> ShareWindow:
+        available = [
+            each._replace(state=RecordState.AVAILABLE) if each.state is RecordState.ARCHIVING else each
+            for each in batches
+        ]
+        return real(settings, start_offset, available)
+
+    patch.setattr(ShareWindow, "load", load)
+
+
+def forget_letters_behind(patch: Patch) -> None:
+    """The rest of a range, of which the first letters were written, is not found again."""
+    patch.setattr(ShareWindow, "_note_archiving", lambda *_: None)
+
+
 # The coordinator
 
 
@@ -328,6 +384,11 @@ MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
     acquire_what_is_being_released: ((checkers.HELD_BY_TWO,), 40),
     deliver_gaps: ((checkers.NOT_VISIBLE,), 20),
     pass_what_is_held: ((checkers.LOST,), 20),
+    give_up_without_a_letter: ((checkers.NO_LETTER,), 20),
+    archive_before_the_letter_is_written: ((checkers.NO_LETTER,), 20),
+    take_what_is_given_up_as_finished: ((checkers.NO_LETTER,), 80),
+    deliver_what_is_given_up: ((checkers.FINISHED_AGAIN, checkers.COUNT_WRONG), 80),
+    forget_letters_behind: (STUCK, 80),
     let_the_start_go_back: ((*TWICE, checkers.TOO_MANY_IN_FLIGHT), 80),
     believe_an_earlier_leader: ((*TWICE, *LOSES), 120),
     begin_again_when_asked_twice: (TWICE, 40),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from millpond.coordinators.shares.state_batches import TERMINAL
+from millpond.coordinators.shares.state_batches import TERMINAL, RecordState
 from millpond.sim.machines.run import Violation
 
 FINISHED_AGAIN = "a finished record was delivered again"
@@ -20,14 +20,26 @@ HOLDER_REFUSED = "a member was refused what it held"
 STRANGER_BELIEVED = "a member acknowledged what it did not hold"
 GIVEN_UP_EARLY = "a record was archived before its last delivery"
 NOT_WRITTEN = "a verdict was not written"
+NO_LETTER = "a record was archived before its dead letter was written"
 
 LATE_MS_MAX = 1
 """How long after its deadline a lock may be in force: timers run at the deadline."""
 
 
+def _is_end(state: int) -> bool:
+    """Whether no member receives the record again."""
+    return state in TERMINAL or state == RecordState.ARCHIVING
+
+
 class Checkers:
-    def __init__(self, limit: int, in_flight_max: int) -> None:
+    def __init__(self, limit: int, in_flight_max: int, *, has_letters: bool = False) -> None:
         self.limit = limit
+        self.has_letters = has_letters
+        """Whether records that are given up get a dead letter."""
+        self.letters: set[int] = set()
+        """Records whose letter is written."""
+        self.given_up: set[int] = set()
+        """Records that wait for their letter, as the present leader knows."""
         self.in_flight_max = in_flight_max
         self.records: set[int] = set()
         """The offsets at which the log has something for members."""
@@ -49,13 +61,14 @@ class Checkers:
         self.holders.clear()
         self.pending.clear()
         self.closed = {offset for offset, (state, _) in written.items() if state in TERMINAL}
+        self.given_up = {offset for offset, (state, _) in written.items() if state == RecordState.ARCHIVING}
         self.deliveries = {offset: count for offset, (_, count) in written.items() if offset >= start}
 
     def acquired(self, member: str, first: int, last: int, count: int, deadline_ms: int) -> None:
         for offset in range(first, last + 1):
             if offset not in self.records:
                 raise Violation(f"{NOT_VISIBLE}: {offset}")
-            if offset in self.finished:
+            if offset in self.finished or offset in self.given_up:
                 raise Violation(f"{FINISHED_AGAIN}: {offset} to {member}")
             if offset in self.holders or offset in self.pending:
                 raise Violation(f"{HELD_BY_TWO}: {offset} by {self.holders.get(offset)}, and now {member}")
@@ -79,12 +92,20 @@ class Checkers:
         for offset in offsets:
             self.holders[offset] = self.holders[offset][0], deadline_ms
 
-    def began(self, verdicts: Mapping[int, bool], written: Mapping[int, tuple[int, int]]) -> None:
+    def began(
+        self,
+        verdicts: Mapping[int, bool],
+        written: Mapping[int, tuple[int, int]],
+        rejected: Collection[int] = (),
+    ) -> None:
         """Records leave their holders, finished or not, and a change that says so is to be written."""
         if verdicts.keys() != written.keys():
             raise Violation(f"{NOT_WRITTEN}: {sorted(verdicts.keys() ^ written.keys())}")
         for offset, is_finished in verdicts.items():
-            is_archived = not is_finished and written[offset][0] in TERMINAL
+            needs_letter = self.has_letters and (not is_finished or offset in rejected)
+            if needs_letter and written[offset][0] == RecordState.ARCHIVED:
+                raise Violation(f"{NO_LETTER}: {offset}")
+            is_archived = not is_finished and _is_end(written[offset][0])
             if is_archived and self.deliveries[offset] < self.limit:
                 raise Violation(f"{GIVEN_UP_EARLY}: {offset} after {self.deliveries[offset]} deliveries")
             if is_finished or is_archived:
@@ -99,9 +120,12 @@ class Checkers:
     def committed(self, verdicts: Mapping[int, bool], written: Mapping[int, tuple[int, int]]) -> None:
         for offset, is_finished in verdicts.items():
             state, count = written[offset]
-            if is_finished or state in TERMINAL:
+            if state == RecordState.ARCHIVING:
+                self.given_up.add(offset)
+            elif is_finished or state in TERMINAL:
                 self.finished.add(offset)
                 self.closed.add(offset)
+                self.given_up.discard(offset)
             else:
                 # Whoever finished it before in doubt is overruled: it will be delivered again.
                 self.verdicts.pop(offset, None)
@@ -112,7 +136,7 @@ class Checkers:
         self, verdicts: Mapping[int, bool], written: Mapping[int, tuple[int, int]], retry_ms: int, now_ms: int
     ) -> None:
         for offset, is_finished in verdicts.items():
-            if (is_finished or written[offset][0] in TERMINAL) and offset in self.verdicts:
+            if (is_finished or _is_end(written[offset][0])) and offset in self.verdicts:
                 self.verdicts[offset] -= 1
             self.pending.discard(offset)
             if offset in self.holders and self.holders[offset][1] <= now_ms:
@@ -123,6 +147,8 @@ class Checkers:
         for offset in range(before, start):
             if offset in self.records and offset not in self.finished and not self.verdicts.get(offset):
                 raise Violation(f"{LOST}: {offset}, delivered {self.deliveries.get(offset, 0)} times")
+            if offset in self.records and offset in self.given_up and offset not in self.letters:
+                raise Violation(f"{NO_LETTER}: {offset}")
 
     def looked(self, now_ms: int) -> None:
         for offset, (member, deadline_ms) in self.holders.items():
@@ -140,6 +166,14 @@ class Checkers:
         for offset in [each for each in self.records if each < start]:
             self.records.discard(offset)
             self._let_go(offset)
+
+    def letters_begun(self, written: Mapping[int, tuple[int, int]]) -> None:
+        """Records are to be archived because their letters are written."""
+        for offset, (state, _) in written.items():
+            if state != RecordState.ARCHIVED:
+                raise Violation(f"{NOT_WRITTEN}: {offset} is {state} after its letter")
+            if offset in self.records and offset not in self.letters:
+                raise Violation(f"{NO_LETTER}: {offset}")
 
     def _let_go(self, offset: int) -> None:
         self.holders.pop(offset, None)

@@ -2,12 +2,12 @@
 
 One leader serves at a time, as leases have it, but writes of an earlier one may arrive late. Requests of members may
 be lost or duplicated; the leader's writes arrive in order, as on one connection, and may be refused, or their answers
-lost. After a lost answer the leader reads the state again.
+lost. After a lost answer the leader reads the state again. In odd seeds the group has a dead-letter topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
@@ -22,7 +22,7 @@ from millpond.coordinators.shard import CoordinatorRecord, Effects, Request
 from millpond.coordinators.shares.keys import SharePartition
 from millpond.coordinators.shares.shard import ShareCoordinatorSettings, ShareShard
 from millpond.coordinators.shares.state import ShareState
-from millpond.coordinators.shares.state_batches import RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import StateBatch, from_wire, to_wire
 from millpond.sim.machines.run import Host, Outcome, Run
 from millpond.sim.machines.shares.checkers import Checkers
 from millpond.wire import messages as m
@@ -55,12 +55,7 @@ class Coordinator:
     def write(self, leader_epoch: int, change: Change) -> bool:
         """Whether the change was written; a later leader fences it."""
         kind = m.WriteShareGroupStateRequest
-        batches = [
-            kind.StateBatch(
-                first_offset=first, last_offset=last, delivery_state=int(state), delivery_count=deliveries
-            )
-            for first, last, state, deliveries in change.batches
-        ]
+        batches = [kind.StateBatch(**to_wire(each)) for each in change.batches]
         given = kind.PartitionData(
             partition=0,
             state_epoch=1,
@@ -80,10 +75,7 @@ class Coordinator:
         topics = [kind.ReadStateData(topic_id=PARTITION.topic_id, partitions=[given])]
         got = self._ask(kind(group_id=PARTITION.group_id, topics=topics))
         assert got.error_code == ErrorCode.NONE, got
-        return got.start_offset, [
-            StateBatch(each.first_offset, each.last_offset, RecordState(each.delivery_state), each.delivery_count)
-            for each in got.state_batches
-        ]
+        return got.start_offset, [from_wire(each) for each in got.state_batches]
 
     def fail_over(self) -> None:
         """Another node loads the shard; what it no longer needs was deleted from the log."""
@@ -129,12 +121,14 @@ class Leader:
         self.window: ShareWindow | None = None
         self._arrives_ms = 0
         self._armed_ms: int | None = None
+        self._writes_letters = False
         self.load()
 
     def load(self) -> None:
         """Read what was written, after everything that is being written."""
         run, coordinator = self.run, self.run.coordinator
         self.window = self._armed_ms = None
+        self._writes_letters = False
 
         def arrive() -> None:
             if coordinator.is_away or run.leader is not self:
@@ -189,7 +183,7 @@ class Leader:
             return
         kinds = {
             offset: AcknowledgeType(types[0] if len(types) == 1 else types[offset - first])
-            for first, last, types in verdicts
+            for first, last, types, *_ in verdicts
             for offset in range(max(first, window.start_offset), last + 1)
         }
         try:
@@ -204,7 +198,7 @@ class Leader:
         renewed = [offset for offset, kind in kinds.items() if kind is AcknowledgeType.RENEW]
         run.checkers.renewed(renewed, run.now_ms + run.settings.lock_duration_ms)
         told = {offset: kind in FINISHING for offset, kind in kinds.items() if kind is not AcknowledgeType.RENEW}
-        self.persist(change, told)
+        self.persist(change, told, [each for each, kind in kinds.items() if kind is AcknowledgeType.REJECT])
 
     def release(self, member: str, *, were_delivered: bool) -> None:
         if self.window is not None:
@@ -225,11 +219,11 @@ class Leader:
 
     # Writing.
 
-    def persist(self, change: Change, verdicts: Mapping[int, bool]) -> None:
+    def persist(self, change: Change, verdicts: Mapping[int, bool], rejected: Collection[int] = ()) -> None:
         run, window, coordinator = self.run, self.window, self.run.coordinator
         assert window is not None
         written = _by_offset(change.batches)
-        run.checkers.began(verdicts, written)
+        run.checkers.began(verdicts, written, rejected)
         if not change.is_pending:
             self.settle(window.start_offset)
             return
@@ -272,6 +266,38 @@ class Leader:
             window.roll_back(change, run.now_ms)
         self.settle(before)
 
+    # Dead letters.
+
+    def _write_letters(self, window: ShareWindow) -> None:
+        """Write some letters to their topic, where they arrive late, or not at all."""
+        run = self.run
+        if run.leader is not self or self.window is not window:
+            return
+        due = window.letters_due(1 + run.below(8))
+        if not due:
+            self._writes_letters = False
+            return
+        if run.chance() < run.refusals:
+            run.later(run.below(100), None, partial(self._write_letters, window))
+            return
+        ranges = [(first, last) for first, last, _ in due]
+
+        def arrive() -> None:
+            run.note("letters of", *ranges)
+            run.checkers.letters.update(offset for first, last in ranges for offset in range(first, last + 1))
+            run.later(run.below(run.weather.delay_ms_max), None, partial(self._archive, window, ranges))
+
+        run.later(run.below(run.weather.delay_ms_max), None, arrive)
+
+    def _archive(self, window: ShareWindow, ranges: Sequence[tuple[int, int]]) -> None:
+        if self.run.leader is not self or self.window is not window:
+            return
+        self._writes_letters = False
+        change = window.archive(ranges)
+        written = _by_offset(change.batches)
+        self.run.checkers.letters_begun(written)
+        self.persist(change, dict.fromkeys(written, True))
+
     def settle(self, before: int) -> None:
         """Look at the window after an event, and set the timer that it asks for."""
         run, window = self.run, self.window
@@ -283,6 +309,9 @@ class Leader:
         if deadline_ms is not None and (self._armed_ms is None or deadline_ms < self._armed_ms):
             self._armed_ms = deadline_ms
             run.at(deadline_ms, None, partial(self.on_timer, window))
+        if window.archiving_count and not self._writes_letters:
+            self._writes_letters = True
+            run.later(run.below(50), None, partial(self._write_letters, window))
 
     def _send(self, arrive: Callable[[], None]) -> None:
         """Messages to the coordinator stay in order."""
@@ -381,8 +410,13 @@ class Scenario(Run):
             lock_duration_ms=self.random.choice((100, 300, 900)),
             delivery_count_limit=self.random.choice((2, 3, 5, 10)),
             in_flight_max=self.random.choice((3, 10, 40)),
+            has_dead_letters=seed % 2 == 1,
         )
-        self.checkers = Checkers(self.settings.delivery_count_limit, self.settings.in_flight_max)
+        self.checkers = Checkers(
+            self.settings.delivery_count_limit,
+            self.settings.in_flight_max,
+            has_letters=self.settings.has_dead_letters,
+        )
         self.coordinator = Coordinator(
             ShareCoordinatorSettings(self.random.choice((1, 5, 500)), cold_interval_ms=500)
         )
@@ -471,7 +505,7 @@ class Scenario(Run):
 def _by_offset(batches: Sequence[StateBatch]) -> Written:
     return {
         offset: (int(state), deliveries)
-        for first, last, state, deliveries in batches
+        for first, last, state, deliveries, *_ in batches
         for offset in range(first, last + 1)
     }
 
