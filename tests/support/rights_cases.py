@@ -207,6 +207,7 @@ COMMITTED = [{"name": "pond", "partitions": [{"partition_index": 0, "committed_o
 SETTING = {"name": "retention.ms", "value": "12345"}
 NODE_SETTING = {"name": "log.cleaner.backoff.ms", "value": "12345"}
 GROUP_SETTING = {"name": "consumer.session.timeout.ms", "value": "50000"}
+LETTERS_SETTING = {"name": "errors.deadletterqueue.topic.name", "value": "pond"}
 SET = {"config_operation": 0}
 METADATA_TOPIC = "__cluster_metadata"
 LEADS = [
@@ -646,6 +647,20 @@ CASES: tuple[Case, ...] = (
         always(resources=[{"resource_type": 32, "resource_name": "crew", "configs": [GROUP_SETTING | SET]}]),
         (on(Op.ALTER_CONFIGS, A.GROUP, "crew"),),
         title="of a group",
+    ),
+    Case(
+        44,
+        1,
+        always(resources=[{"resource_type": 32, "resource_name": "crew", "configs": [LETTERS_SETTING | SET]}]),
+        (on(Op.ALTER_CONFIGS, A.GROUP, "crew"), on(Op.WRITE, A.TOPIC, "pond")),
+        title="of the dead-letter topic of a group",
+    ),
+    Case(
+        33,
+        2,
+        always(resources=[{"resource_type": 32, "resource_name": "crew", "configs": [LETTERS_SETTING]}]),
+        (on(Op.ALTER_CONFIGS, A.GROUP, "crew"), on(Op.WRITE, A.TOPIC, "pond")),
+        title="of the dead-letter topic of a group",
     ),
     Case(35, 4, always(topics=None), LOOK, names=NO_NAME),
     Case(36, 2, always(auth_bytes=b"n,,n=alice,r=abc"), (), ok=ANY),

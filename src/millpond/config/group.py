@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from millpond.base.ids import topic_name_fault
 from millpond.base.settings import Check, Registry, Setting, V, Value, at_least, between, one_of
 
 CONSUMER_SESSION_TIMEOUT_MS = Setting(
@@ -88,6 +89,31 @@ SHARE_RENEW_ACKNOWLEDGE_ENABLE = Setting(
     "share.renew.acknowledge.enable", True, "Whether members may hold a record for longer by renewing it.", live=True
 )
 
+
+def _is_letters_topic(value: Value) -> str | None:
+    if not value:
+        return None
+    if str(value).startswith("__"):
+        return "must not be an internal topic: choose a name that does not begin with __"
+    return topic_name_fault(str(value))
+
+
+DEAD_LETTER_TOPIC = Setting(
+    "errors.deadletterqueue.topic.name",
+    "",
+    "The topic for records that members of a share group reject, or that are not accepted within "
+    "`share.delivery.count.limit` deliveries. If empty, such records are archived.",
+    _is_letters_topic,
+    live=True,
+)
+DEAD_LETTER_COPY_RECORD = Setting(
+    "errors.deadletterqueue.copy.record.enable",
+    True,
+    "Whether dead letters of a share group have the key, value and headers of the record, or only its origin and the "
+    "error. Kafka's default is false.",
+    live=True,
+)
+
 BY_DURATION: Final = "by_duration:"
 _DURATION: Final = re.compile(
     r"P(?!$)(?:(\d{1,6})D)?(?:T(?!$)(?:(\d{1,8})H)?(?:(\d{1,9})M)?(?:(\d{1,11})(?:\.(\d{1,9}))?S)?)?", re.ASCII
@@ -139,6 +165,8 @@ GROUP = Registry(
         SHARE_DELIVERY_COUNT_LIMIT,
         SHARE_PARTITION_MAX_RECORD_LOCKS,
         SHARE_RENEW_ACKNOWLEDGE_ENABLE,
+        DEAD_LETTER_TOPIC,
+        DEAD_LETTER_COPY_RECORD,
         _unused("streams.session.timeout.ms", 45_000, "When a silent member is removed.", at_least(1)),
         _unused("streams.heartbeat.interval.ms", 5000, "How often members send heartbeats.", at_least(1)),
         _unused("streams.num.standby.replicas", 0, "The number of standby tasks.", at_least(0)),
