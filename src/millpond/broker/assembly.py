@@ -90,6 +90,8 @@ from millpond.metadata.producer_ids import BLOCK_SIZE, ProducerIdBlock
 from millpond.wire import messages as m
 
 if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
+
     from millpond.broker.audit.audit import Sink
     from millpond.broker.authentication.logins import Logins
     from millpond.broker.security.access import Access
@@ -710,8 +712,10 @@ def data_context_of(
     upkeep: UpkeepParts,
     replicas: ReplicaParts,
     coordination: CoordinationParts,
+    metadata_context: MetadataContext,
 ) -> DataContext:
     clock, settings = node.world.clock, node.settings
+    shares = _shares_maker(node, storage, metadata, coordination, metadata_context)
     return DataContext(
         store=storage.store,
         partitions=storage.partitions,
@@ -727,18 +731,27 @@ def data_context_of(
             clock, serving.dispatcher.requests, settings.reader(node_settings.PRODUCE_WAIT_MAX_MS)
         ),
         unpacking=FairQueue(node.world.workers),
-        shares=_shares_maker(node, storage, metadata, coordination),
+        shares=shares,
+        shares_in_use=lambda: shares() if shares.cache_info().currsize else None,
     )
 
 
 def _shares_maker(
-    node: NodeParts, storage: StorageParts, metadata: MetadataParts, coordination: CoordinationParts
-) -> Callable[[], ShareManager]:
+    node: NodeParts,
+    storage: StorageParts,
+    metadata: MetadataParts,
+    coordination: CoordinationParts,
+    metadata_context: MetadataContext,
+) -> _lru_cache_wrapper[ShareManager]:
     @cache
     def make() -> ShareManager:
         # Imported here because a node starts faster without it; the APIs of share groups have loaded it.
+        from millpond.broker.administration.topic_creation import try_create
+        from millpond.broker.shares.letters.office import LetterOffice
+        from millpond.broker.shares.letters.target import LetterTarget
         from millpond.broker.shares.manager import ShareManager
         from millpond.broker.shares.share_leader import LeaderServices
+        from millpond.metadata.topics import NewTopic
 
         clock, settings = node.world.clock, node.settings
         return ShareManager(
@@ -752,6 +765,19 @@ def _shares_maker(
                 state=coordination.share_state,
                 journal=node.journal,
                 is_stopping=lambda: coordination.peers.is_stopping,
+                letters=LetterOffice(
+                    LetterTarget(
+                        node_id=node.node_id,
+                        clock=clock,
+                        settings=settings.get,
+                        image=metadata.image,
+                        create_topic=lambda name: try_create(metadata_context, [NewTopic(name)]),
+                        partitions=storage.partitions,
+                        # Shared: letters for a partition that cannot commit must not delay others.
+                        peers=Peers(node.world, node.client_id, metadata.addresses, is_shared=True),
+                    ),
+                    clock,
+                ),
             ),
             turns=Turns(clock),
             on_limit=node.limits.note,
@@ -818,7 +844,7 @@ def build(
         node_context,
         security_context_of(node, serving, metadata),
         metadata_context,
-        data_context_of(node, storage, serving, metadata, upkeep, replicas, coordination),
+        data_context_of(node, storage, serving, metadata, upkeep, replicas, coordination, metadata_context),
         coordination_context_of(metadata, coordination),
     )
     # The only part completed later: it calls handlers with contexts that in turn refer to it.

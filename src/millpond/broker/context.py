@@ -194,6 +194,8 @@ class DataContext:
     """Decompresses batches for clients: few jobs at once, so that other work finds idle workers."""
     shares: Callable[[], ShareManager]
     """Made at the first call."""
+    shares_in_use: Callable[[], ShareManager | None]
+    """None if no share group has been read here yet."""
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -35,8 +36,8 @@ class Caller:
 class Nodes:
     """Three nodes, a topic with a replica on each, and members that find its leader."""
 
-    def __init__(self, seed: int) -> None:
-        self.cluster = NodeCluster(seed)
+    def __init__(self, seed: int, texts: Mapping[str, str] | None = None) -> None:
+        self.cluster = NodeCluster(seed, texts=texts)
         self.sim = self.cluster.sim
         topic = m.CreateTopicsRequest.CreatableTopic(name="pond", num_partitions=1, replication_factor=3)
         request = m.CreateTopicsRequest(topics=[topic], timeout_ms=5_000)

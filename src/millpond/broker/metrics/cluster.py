@@ -44,7 +44,21 @@ def collect_node(
     met = page.counter("millpond_limits_met_total", "How often somebody was refused because of a limit, by its name.")
     for limit, count in security.limits.counts.items():
         met.add(count, labels(limit=limit))
+    _collect_share_letters(page, data)
     yield from _collect_disk(page, node)
+
+
+def _collect_share_letters(page: Exposition, data: DataContext) -> None:
+    """Dead letters that this node writes for share groups, as the leader of their records' partitions."""
+    shares = data.shares_in_use()
+    written = page.counter("millpond_share_dead_letters_written_total", "Dead letters written for share groups.")
+    written.add(0 if shares is None else shares.services.letters.written_total)
+    waiting = page.gauge("millpond_share_dead_letters_waiting", "Records whose dead letter is not yet written.")
+    waiting.add(0 if shares is None else shares.letters_waiting())
+    failing = page.gauge(
+        "millpond_share_dead_letters_failing", "Share partitions whose last dead letter could not be written."
+    )
+    failing.add(0 if shares is None else len(shares.services.letters.failing))
 
 
 def _collect_disk(page: Exposition, node: NodeContext) -> Steps[None]:

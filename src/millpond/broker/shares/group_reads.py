@@ -96,6 +96,7 @@ class GroupReads:
                 self.follow_settings(),
                 self._manager.services,
                 self._on_leader_ended,
+                self.follow_settings,
             )
             leader.load()
         return leader

@@ -72,6 +72,11 @@ class ShareManager:
         """The number of share partitions in memory."""
         return sum(len(group.leaders) for group in self._groups.values())
 
+    def letters_waiting(self) -> int:
+        """The number of records that are to be archived once their dead letters are written."""
+        windows = (leader.window for group in self._groups.values() for leader in group.leaders.values())
+        return sum(window.archiving_count for window in windows if window is not None)
+
     def group(self, group_id: str) -> GroupReads:
         """The group, for a request. It stays only if a session follows."""
         group = self._groups.get(group_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from millpond.base.settings import AnySetting
@@ -10,6 +11,8 @@ from millpond.base.values import dataclass
 from millpond.broker.shares.window_settings import ShareSettings
 from millpond.config.effective import NodeLayers
 from millpond.config.group import (
+    DEAD_LETTER_COPY_RECORD,
+    DEAD_LETTER_TOPIC,
     SHARE_AUTO_OFFSET_RESET,
     SHARE_DELIVERY_COUNT_LIMIT,
     SHARE_ISOLATION_LEVEL,
@@ -25,6 +28,18 @@ class ShareReadSettings:
     offset_reset: str
     reads_committed: bool
     may_renew: bool
+    dead_letter_topic: str = ""
+    copies_records: bool = True
+    """Whether dead letters have the whole record."""
+
+    def letters_of(self, topic: str) -> str:
+        """Where the dead letters of a topic go; "" if it has none. Those of the dead-letter topic itself would
+        multiply there: its records are dead letters already."""
+        return "" if topic == self.dead_letter_topic else self.dead_letter_topic
+
+    def window_of(self, topic: str) -> ShareSettings:
+        """The settings of the windows of a topic's partitions."""
+        return replace(self.window, has_dead_letters=bool(self.letters_of(topic)))
 
 
 def share_read_settings(layers: NodeLayers, own: Mapping[str, str]) -> ShareReadSettings:
@@ -42,4 +57,6 @@ def share_read_settings(layers: NodeLayers, own: Mapping[str, str]) -> ShareRead
         offset_reset=value(SHARE_AUTO_OFFSET_RESET),
         reads_committed=value(SHARE_ISOLATION_LEVEL) == "read_committed",
         may_renew=value(SHARE_RENEW_ACKNOWLEDGE_ENABLE),
+        dead_letter_topic=value(DEAD_LETTER_TOPIC),
+        copies_records=value(DEAD_LETTER_COPY_RECORD),
     )

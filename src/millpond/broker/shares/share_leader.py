@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from millpond.broker.coordination.share_state import ReadState
     from millpond.broker.replication.partitions import Partition
     from millpond.broker.shares.acquisition import Acquired, AcquireMode
+    from millpond.broker.shares.letters.office import LetterOffice
+    from millpond.broker.shares.letters.writer import LetterWriter
     from millpond.broker.shares.read_settings import ShareReadSettings
     from millpond.broker.shares.slots import Change
     from millpond.broker.shares.verdicts import Acknowledgement
@@ -94,6 +96,7 @@ class LeaderServices:
     state: StateCalls
     journal: Callable[..., None]
     is_stopping: Callable[[], bool]
+    letters: LetterOffice
 
 
 class _Write(NamedTuple):
@@ -111,6 +114,7 @@ class ShareLeader:
         settings: ShareReadSettings,
         services: LeaderServices,
         on_end: Callable[[ShareLeader], None],
+        follow_settings: Callable[[], ShareReadSettings],
     ) -> None:
         self.key = key
         self.partition = partition
@@ -128,6 +132,9 @@ class ShareLeader:
         self._services = services
         self._clock = services.clock
         self._on_end = on_end
+        self._follow_settings = follow_settings
+        self._letters: LetterWriter | None = None
+        """Writes dead letters, once there is one."""
         self._leader_epoch = partition.leader_epoch
         self._state_epoch = 0
         self._queue: list[_Write] = []
@@ -251,14 +258,16 @@ class ShareLeader:
         begun.chain(write).then(on_written, self._on_unread)
 
     def _begin(self, start_offset: int, batches: Sequence[StateBatch]) -> None:
-        self.window = ShareWindow.load(self._settings.window, start_offset, batches)
+        window_settings = self._settings.window_of(self.partition.name.topic)
+        self.window = ShareWindow.load(window_settings, start_offset, batches)
         self.window.advance_start(self.partition.log.start_offset)
+        self._look_for_letters()
         self._wake()
 
     def configure(self, settings: ShareReadSettings) -> None:
         self._settings = settings
         if self.window is not None:
-            self.window.settings = settings.window
+            self.window.settings = settings.window_of(self.partition.name.topic)
 
     # Delivering.
 
@@ -410,8 +419,7 @@ class ShareLeader:
         if self.ended or self._writing:
             return
         if not self._queue:
-            if self._is_unused:
-                self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._end_if_unused()
             return
         count = taken = 0
         while taken < len(self._queue) and count < WRITE_RANGES_MAX:
@@ -451,6 +459,7 @@ class ShareLeader:
         for write in writing:
             self.window.commit(write.change)
         self._set_timer()
+        self._look_for_letters()
         if self._queue or self._is_unused:
             self._clock.call_soon(self._write_next)
         # A later change may have been answered while these readers run.
@@ -475,6 +484,24 @@ class ShareLeader:
         # The members have waited long enough; that the outcome is open is all they can be told. What has come since
         # is written with the next attempts, which may last longer than their requests.
         run_all(partial(write.written.finish, code) for write in (*self._writing, *self._queue))
+
+    # Dead letters.
+
+    def _look_for_letters(self) -> None:
+        assert self.window is not None
+        if self._letters is None and self.window.archiving_count:
+            from millpond.broker.shares.letters.writer import LetterWriter
+
+            services = self._services
+            self._letters = LetterWriter(
+                *(self.partition, self.key.group_id, self.window, services.letters),
+                *(services.clock, services.workers, services.journal),
+                settings=self._follow_settings,
+                write=self._write,
+                on_idle=self._end_if_unused,
+            )
+        if self._letters is not None:
+            self._letters.look()
 
     # Time.
 
@@ -507,9 +534,13 @@ class ShareLeader:
         self._is_unused = False
 
     def leave(self) -> None:
-        """The group has no session here: end once everything is written."""
+        """The group has no session here: end once everything is written, also the dead letters."""
         self._is_unused = True
-        if not self._writing and not self._queue:
+        self._end_if_unused()
+
+    def _end_if_unused(self) -> None:
+        has_letters = self.window is not None and self.window.archiving_count > 0
+        if self._is_unused and not self._writing and not self._queue and not has_letters:
             self.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def end(self, code: ErrorCode) -> None:
@@ -521,6 +552,8 @@ class ShareLeader:
         for timer in (self._timer, self._retry, self._certain_again):
             if timer is not None:
                 timer.cancel()
+        if self._letters is not None:
+            self._letters.stop()
         self._on_end(self)
         open_writes, self._writing, self._queue = [*self._writing, *self._queue], [], []
         waiters, self.waiters = self.waiters, {}
