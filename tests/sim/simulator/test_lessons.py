@@ -328,6 +328,78 @@ def _(played: Played) -> None:
     assert handled(played.end(), "careful") == ["behind 1", "behind 2", "behind 3"]
 
 
+# Work queues
+
+
+def window(look: dict[str, Any], name: str, index: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = group(look, name)["windows"][index]
+    return found
+
+
+@check("forty-workers")
+def _(played: Played) -> None:
+    owners = [each for each in played.question["consumers"] if each["owned"]]
+    assert [each["group"] for each in owners] == ["readers"]
+    look = played.after(500)
+    assert verdict(look, "queue")["records"] == 80
+    assert verdict(look, "readers")["records"] < 20
+    workers = [each for each in look["consumers"] if each["group"] == "queue"]
+    assert len(workers) == 40
+    assert all(each["handled"] and each["owned"] == [0] for each in workers)
+    assert verdict(played.end(), "queue")["deliveries"] == 80
+
+
+@check("lock-too-short")
+def _(played: Played) -> None:
+    (cell,) = window(played.question, "queue")["cells"]
+    assert (cell["state"], cell["holder"], cell["deliveries"]) == ("acquired", "slow", 1)
+    (cell,) = window(played.after(300), "queue")["cells"]
+    assert (cell["state"], cell["holder"], cell["deliveries"]) == ("acquired", "quick", 2)
+    look = played.after(1400)
+    assert handled(look, "queue") == ["job 1", "job 1"]
+    assert [each["consumer"] for each in look["handled"]] == ["slow", "quick"]
+    refused = [line for line in look["story"] if "refused: INVALID_RECORD_STATE" in line["text"]]
+    assert [line["who"] for line in refused] == ["slow"]
+    look = played.end()
+    assert verdict(look, "queue")["twice"]["names"] == ["job 1"]
+    assert [each["consumer"] for each in look["handled"] if each["name"] == "job 2"] == ["slow"]
+
+
+@check("poison-job")
+def _(played: Played) -> None:
+    look = played.end()
+    facts = verdict(look, "queue")
+    assert facts["given_up"]["names"] == ["poison"]
+    assert facts["twice"]["count"] == facts["failing"]["count"] == 0
+    assert facts["deliveries"] == 7 + 3
+    assert sorted(handled(look, "queue")) == [
+        "after 1",
+        "after 2",
+        "after 3",
+        "after 4",
+        "after 5",
+        "after 6",
+        "before",
+    ]
+    last_try = max(line["at_ms"] for line in look["story"] if "cannot process" in line["text"])
+    assert min(each["at_ms"] for each in look["handled"]) < last_try, "its neighbours did not wait for it"
+    assert values(leader_log(look))[1] == "poison"
+    assert (window(look, "queue")["start"], window(look, "queue")["cells"]) == (8, [])
+
+
+@check("worker-dies")
+def _(played: Played) -> None:
+    assert {each["holder"] for each in window(played.question, "queue")["cells"]} == {"worker-1", "worker-2"}
+    look = played.end()
+    facts = verdict(look, "queue")
+    assert (facts["records"], facts["twice"]["count"], facts["given_up"]["count"]) == (2, 1, 0)
+    assert consumer(look, "worker-1")["state"] == "crashed"
+    (again,) = [line for line in look["story"] if "delivery 2" in line["text"]]
+    (killed,) = [line for line in look["story"] if "before its acknowledgement" in line["text"]]
+    assert again["who"] == "worker-2"
+    assert again["at_ms"] - killed["at_ms"] < 1_000, "long before the lock of 30 s expires"
+
+
 # What acknowledged means
 
 

@@ -30,7 +30,7 @@ from millpond.sim.simulator.actions import (
 from millpond.sim.simulator.campaigns import MACHINES, SCENARIOS, play_campaign
 from millpond.sim.simulator.lessons.catalogue import LESSONS
 from millpond.sim.simulator.recording import BadLink, CampaignSeed, Recording, decode, encode, recording_of
-from millpond.sim.simulator.simulation import Simulation, TooMuch
+from millpond.sim.simulator.simulation import CLIENTS_MAX, Simulation, TooMuch
 from millpond.sim.simulator.snapshot import Observer
 
 STORY = recording_of(
@@ -135,11 +135,11 @@ def test_a_run_has_a_limit_of_real_time() -> None:
 
 def test_records_and_clients_are_limited() -> None:
     many = [Produce(count=500) for _ in range(7)]
-    crew = [AddConsumer(f"c{number}") for number in range(25)]
+    crew = [AddConsumer(f"c{number}") for number in range(CLIENTS_MAX + 1)]
     simulation = Simulation(recording_of((CreateTopic(partitions=1, replication=1), 300, *many, *crew, 1), nodes=1))
     simulation.run_to(301)
     assert len(simulation.ledger.records) == 3_000
-    assert len(simulation.consumers) + len(simulation.producers) == 24
+    assert len(simulation.consumers) + len(simulation.producers) == CLIENTS_MAX
 
 
 def test_records_that_consumers_make_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:

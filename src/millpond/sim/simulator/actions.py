@@ -24,6 +24,7 @@ NODES: Final = ("leader", "follower", "controller", "1", "2", "3", "4", "5")
 PROTOCOLS: Final = ("eager", "cooperative", "consumer")
 COMMITS: Final = ("after", "before", "never")
 ENDINGS: Final = ("commit", "abort", "hang")
+SHARE_CONSUMERS_MAX: Final = 40
 
 TOPIC_SETTINGS: Final = frozenset(
     {
@@ -36,6 +37,13 @@ TOPIC_SETTINGS: Final = frozenset(
         "segment.ms",
         "unclean.leader.election.enable",
     }
+)
+
+GROUP_SETTINGS: Final = (
+    "share.auto.offset.reset",
+    "share.delivery.count.limit",
+    "share.isolation.level",
+    "share.record.lock.duration.ms",
 )
 
 
@@ -147,6 +155,38 @@ class AddConsumer:
 
 
 @dataclass(frozen=True, slots=True)
+class AddShareConsumer:
+    """Start a worker of a queue: a member of a share group. Of several, the names are numbered."""
+
+    WORD: ClassVar = "share"
+    consumer: str = name("worker")
+    count: int = number(1, 1, SHARE_CONSUMERS_MAX)
+    group: str = name("jobs")
+    topic: str = name("orders")
+    work_ms: int = number(5, 0, 10_000)
+    poll_max: int = number(1, 1, 100)
+    """Records that it acquires at a time."""
+    renews: bool = flag(False)
+    """Whether it renews its locks while it works."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        if self.count == 1:
+            return (self.consumer,)
+        return tuple(f"{self.consumer}-{number}" for number in range(1, self.count + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class SetGroupConfig:
+    """Change a setting of a share group."""
+
+    WORD: ClassVar = "group"
+    group: str = name("jobs")
+    setting: str = one_of("share.record.lock.duration.ms", GROUP_SETTINGS)
+    value: str = text("2000")
+
+
+@dataclass(frozen=True, slots=True)
 class StopConsumer:
     """Let a consumer leave its group in order."""
 
@@ -239,6 +279,8 @@ Action: TypeAlias = (
     | Produce
     | Transact
     | AddConsumer
+    | AddShareConsumer
+    | SetGroupConfig
     | StopConsumer
     | CrashConsumer
     | ResetOffsets
@@ -257,6 +299,8 @@ KINDS: Final[tuple[type[Action], ...]] = (
     Produce,
     Transact,
     AddConsumer,
+    AddShareConsumer,
+    SetGroupConfig,
     StopConsumer,
     CrashConsumer,
     ResetOffsets,
@@ -358,6 +402,12 @@ def in_words(action: Action) -> str:
             static = ", static" if action.is_static else ""
             habits = f"{action.protocol}{static}, commit {action.commit}"
             return f"start {action.consumer} in group {action.group} ({habits})"
+        case AddShareConsumer():
+            who = action.consumer if action.count == 1 else f"{action.count} workers {action.consumer}"
+            renews = ", renew" if action.renews else ""
+            return f"start {who} in share group {action.group} ({action.work_ms} ms a record{renews})"
+        case SetGroupConfig():
+            return f"set {action.setting}={action.value} for group {action.group}"
         case StopConsumer():
             return f"{action.consumer} leaves its group"
         case CrashConsumer():

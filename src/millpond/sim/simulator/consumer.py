@@ -147,6 +147,11 @@ class Consumer(RebalanceListener):
         self._tell("is killed")
         return True
 
+    def crash_between(self) -> bool:
+        """Crash between the two steps of a poll, whenever that comes; False if it is not running."""
+        self.crashes_between = True
+        return self.state == "running"
+
     def _end(self, state: str) -> None:
         self.state = state
         self._releasing = frozenset()

@@ -37,8 +37,9 @@ ITEMS_SHOWN: Final = 40
 TEXT_SHOWN: Final = 300
 
 METADATA: Final = "__cluster_metadata"
-HEARTBEATS: Final = frozenset({12, 63, 68})
-GROUPS: Final = frozenset({8, 9, 10, 11, 13, 14})
+HEARTBEATS: Final = frozenset({12, 63, 68, 76})
+SHARE_RECORDS: Final = frozenset({78, 79})
+GROUPS: Final = frozenset({8, 9, 10, 11, 13, 14, 83, 84, 85, 86, 87})
 TRANSACTIONS: Final = frozenset({22, 24, 25, 26, 27, 28})
 QUORUM: Final = frozenset({52, 53, 54, 59})
 
@@ -87,6 +88,8 @@ class Flight:
             case 1 if is_between_nodes:
                 return "quorum" if self._carried().is_metadata else "replication" if self.records else "heartbeat"
             case 1:
+                return "records"
+            case key if key in SHARE_RECORDS:
                 return "records"
             case key if key in HEARTBEATS:
                 return "heartbeat"
@@ -141,6 +144,12 @@ class Flight:
             case m.FetchResponse():
                 return [
                     (_topic(each.topic, each.topic_id), part.partition_index, _bytes(part.records))
+                    for each in body.responses
+                    for part in each.partitions
+                ]
+            case m.ShareFetchResponse():
+                return [
+                    (_topic("", each.topic_id), part.partition_index, _bytes(part.records))
                     for each in body.responses
                     for part in each.partitions
                 ]

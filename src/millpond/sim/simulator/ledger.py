@@ -79,6 +79,8 @@ class Ledger:
     """Records in a dead-letter topic, with that topic, by group."""
     failures: Counter[tuple[str, int]] = field(default_factory=Counter)
     """How often processing failed, by group and record."""
+    delivered: dict[str, Counter[int]] = field(default_factory=dict)
+    """How often members received each record, by share group."""
     known: dict[str, set[int]] = field(default_factory=dict)
     """Record ids that an external store has seen, by group."""
     _next_id: int = 1

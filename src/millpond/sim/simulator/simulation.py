@@ -7,7 +7,7 @@ changes nothing, so that every recording runs to its end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -15,6 +15,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.metadata.image import Image, Partition
+from millpond.metadata.records import ResourceType
 from millpond.sim.admin import SimAdmin
 from millpond.sim.clients.cluster_client import ClusterClient
 from millpond.sim.clients.requests import COMMIT_VERSION, Membership, commit_request
@@ -26,6 +27,7 @@ from millpond.sim.simulator.actions import (
     Action,
     AddConsumer,
     AddPartitions,
+    AddShareConsumer,
     CrashConsumer,
     CreateTopic,
     Cut,
@@ -34,6 +36,7 @@ from millpond.sim.simulator.actions import (
     Produce,
     ResetOffsets,
     SetConfig,
+    SetGroupConfig,
     Slow,
     StartNode,
     StopConsumer,
@@ -47,6 +50,7 @@ from millpond.sim.simulator.flights import Flights
 from millpond.sim.simulator.ledger import RECORDS_MAX, Ledger, SentRecord
 from millpond.sim.simulator.producer import Producer, SendOptions
 from millpond.sim.simulator.recording import Recording
+from millpond.sim.simulator.share_consumer import ShareConsumer
 from millpond.sim.simulator.transactions import LedgerTransactions
 from millpond.sim.world.world import SimWorld
 from millpond.wire import messages as m
@@ -60,10 +64,13 @@ MADE_RECORDS_MAX: Final = 10 * RECORDS_MAX
 """Limit including records that consumers write: a consumer that writes to its own input never stops."""
 TOPICS_MAX: Final = 8
 PARTITIONS_MAX: Final = 30
-CLIENTS_MAX: Final = 24
+CLIENTS_MAX: Final = 48
 TIMEOUT_MS: Final = 1_000
 LATENCY_MS: Final = (1, 4)
 UNCLEAN: Final = 1
+SET: Final = 0
+"""The operation of a change of a setting."""
+ALTER_VERSION: Final = 1
 PEOPLE: Final = "you"
 
 SETTINGS: Final = {
@@ -74,6 +81,10 @@ SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "50",
     "group.consumer.session.timeout.ms": "1500",
     "group.consumer.heartbeat.interval.ms": "200",
+    "group.share.session.timeout.ms": "2500",
+    "group.share.heartbeat.interval.ms": "500",
+    "group.share.record.lock.duration.ms": "2000",
+    "share.coordinator.state.topic.num.partitions": "1",
     "replica.lag.time.max.ms": "1000",
     "log.retention.check.interval.ms": "500",
     "log.cleaner.backoff.ms": "500",
@@ -114,6 +125,7 @@ class Simulation:
         self.topics: dict[str, KnownTopic] = {}
         self.producers: dict[str, Producer] = {}
         self.consumers: dict[str, Consumer] = {}
+        self.share_consumers: dict[str, ShareConsumer] = {}
         self.cuts: dict[tuple[str, str], str] = {}
         """Paths that are cut or slow, and how."""
         self.cluster = SimCluster(self.world, tape.nodes, History(), SETTINGS)
@@ -249,10 +261,16 @@ class Simulation:
                 self._transact(action)
             case AddConsumer():
                 self._add_consumer(action)
+            case AddShareConsumer():
+                self._add_share_consumers(action)
+            case SetGroupConfig():
+                self._set_group_config(action)
             case StopConsumer():
-                self._with_consumer(action.consumer, Consumer.leave)
+                self._with_consumer(action.consumer, lambda each: each.leave())
             case CrashConsumer():
-                self._with_consumer(action.consumer, _crash_between if action.between else Consumer.crash)
+                self._with_consumer(
+                    action.consumer, lambda each: each.crash_between() if action.between else each.crash()
+                )
             case ResetOffsets():
                 self._reset(action)
             case StopNode():
@@ -328,8 +346,9 @@ class Simulation:
 
     # Producers
 
-    def _has_room(self, names: dict[str, Producer] | dict[str, Consumer], name: str) -> bool:
-        if name in names or len(self.producers) + len(self.consumers) < CLIENTS_MAX:
+    def _has_room(self, names: Mapping[str, object], name: str) -> bool:
+        clients = len(self.producers) + len(self.consumers) + len(self.share_consumers)
+        if name in names or clients < CLIENTS_MAX:
             return True
         self._refuse(f"a simulation may have {CLIENTS_MAX} clients")
         return False
@@ -411,6 +430,9 @@ class Simulation:
             return
         if not self._has_room(self.consumers, action.consumer):
             return
+        if action.consumer in self.share_consumers:
+            self._refuse(f"{action.consumer} is a member of a share group")
+            return
         letters = f"{action.topic}.dlq"
         if action.dead_letters and letters not in self._asked:
             self._make_topic(letters, 1, min(3, len(self.cluster.nodes)), {})
@@ -428,8 +450,47 @@ class Simulation:
         elif consumer.plan.topic != action.topic or not consumer.start(action):
             self._refuse(f"{action.consumer} is running already")
 
-    def _with_consumer(self, name: str, act: Callable[[Consumer], bool]) -> None:
-        consumer = self.consumers.get(name)
+    def _add_share_consumers(self, action: AddShareConsumer) -> None:
+        if not self._has_topic(action.topic):
+            return
+        for name in action.names:
+            if not self._has_room(self.share_consumers, name):
+                return
+            worker = self.share_consumers.get(name)
+            if name in self.consumers:
+                self._refuse(f"{name} is a member of a consumer group")
+            elif worker is None:
+                topic_id = self.topics[action.topic].id
+                self.share_consumers[name] = ShareConsumer(
+                    name, action, topic_id, self.client, self.clock, self.ledger, self.story
+                )
+            elif worker.plan.topic != action.topic or not worker.start(action):
+                self._refuse(f"{name} is running already")
+
+    def _set_group_config(self, action: SetGroupConfig) -> None:
+        kind = m.IncrementalAlterConfigsRequest
+        changed = kind.AlterableConfig(name=action.setting, config_operation=SET, value=action.value)
+        request = kind(
+            resources=[
+                kind.AlterConfigsResource(
+                    resource_type=ResourceType.GROUP, resource_name=action.group, configs=[changed]
+                )
+            ]
+        )
+
+        def heard(reply: m.IncrementalAlterConfigsResponse | None) -> None:
+            if reply is None:
+                self.tell("controller", "no response")
+                return
+            (outcome,) = reply.responses
+            code = ErrorCode(outcome.error_code)
+            if code is not ErrorCode.NONE:
+                self.tell("controller", f"{action.setting} is unchanged: {outcome.error_message or code.name}")
+
+        self.client("admin").send(request, ALTER_VERSION, heard)
+
+    def _with_consumer(self, name: str, act: Callable[[Consumer | ShareConsumer], bool]) -> None:
+        consumer = self.consumers.get(name) or self.share_consumers.get(name)
         if consumer is None or not act(consumer):
             self._refuse(f"{name} is not running")
 
@@ -497,12 +558,12 @@ class Simulation:
         return None
 
     def _hosts(self, word: str, action: Cut | Slow, besides: str = "") -> list[str]:
-        if word in self.producers or word in self.consumers:
+        if word in self.producers or word in self.consumers or word in self.share_consumers:
             return [word]
         if word == "others":
             return [f"node{each}" for each in self.cluster.nodes if f"node{each}" != besides]
         if word == "clients":
-            return [*self.producers, *self.consumers]
+            return [*self.producers, *self.consumers, *self.share_consumers]
         node_id = self._node(word.removeprefix("node"), action.topic, action.partition)
         return [] if node_id is None else [f"node{node_id}"]
 
@@ -546,8 +607,3 @@ class Simulation:
         for node_id, node in self.cluster.nodes.items():
             if node.is_up:
                 yield node_id
-
-
-def _crash_between(consumer: Consumer) -> bool:
-    consumer.crashes_between = True
-    return consumer.state == "running"

@@ -22,6 +22,8 @@ from millpond.sim.node import DATA_FOLDER, SimNode
 from millpond.sim.simulator.consumer import Consumer
 from millpond.sim.simulator.ledger import ID_HEADER, Handled, Status
 from millpond.sim.simulator.producer import Producer
+from millpond.sim.simulator.share_consumer import ShareConsumer
+from millpond.sim.simulator.share_windows import given_up, window_shapes
 from millpond.sim.simulator.simulation import Simulation
 from millpond.wire.batch import BatchHeader, walk
 from millpond.wire.messages import ConsumerProtocolAssignment
@@ -126,7 +128,10 @@ class Observer:
             "topics": [self._topic(name, image) for name in simulation.topics],
             "groups": [self._group(name, *found) for name, found in sorted(groups.items())],
             "producers": [self._producer(each) for each in simulation.producers.values()],
-            "consumers": [self._consumer(each) for each in simulation.consumers.values()],
+            "consumers": [
+                *(self._consumer(each) for each in simulation.consumers.values()),
+                *(self._share_consumer(each) for each in simulation.share_consumers.values()),
+            ],
             "flights": flights[-FLIGHTS_SHOWN:],
             "story": [line._asdict() for line in lines[-STORY_SHOWN:]],
             "story_lines": len(simulation.story.lines),
@@ -250,6 +255,7 @@ class Observer:
             "members": members,
             "committed": committed,
             "lag": {topic: self._lag(topic, offsets) for topic, offsets in committed.items()},
+            "windows": window_shapes(self._simulation, self._image(), name) if isinstance(group, ShareGroup) else [],
         }
 
     def _classic_members(self, group: ClassicGroup) -> list[dict[str, Any]]:
@@ -324,6 +330,22 @@ class Observer:
             "handled": sum(each.consumer == consumer.name for each in self._simulation.ledger.handled),
         }
 
+    def _share_consumer(self, worker: ShareConsumer) -> dict[str, Any]:
+        busy = worker.busy_with
+        return {
+            "name": worker.name,
+            "group": worker.plan.group,
+            "topic": worker.plan.topic,
+            "protocol": "share",
+            "renews": worker.plan.renews,
+            "state": worker.state,
+            "life": worker.incarnation,
+            "owned": sorted(worker.owned),
+            "busy_with": None if busy is None else {"partition": busy[0], "offset": busy[1]},
+            "held": len(worker.held),
+            "handled": sum(each.consumer == worker.name for each in self._simulation.ledger.handled),
+        }
+
     def _handled(self, each: Handled) -> dict[str, Any]:
         record = self._simulation.ledger.records.get(each.id)
         return {
@@ -376,7 +398,8 @@ class Observer:
             "deleted": _some(deleted),
             "compacted": _some(compacted),
             "twice_in_log": _some(twice),
-            "groups": {name: self._group_verdict(name) for name in sorted(self._group_topics())},
+            "groups": {name: self._group_verdict(name) for name in sorted(self._group_topics())}
+            | {name: self._share_verdict(name, topic) for name, topic in sorted(self._share_groups())},
             "outputs": {each: self._outputs(each) for each in sorted(self._output_topics())},
         }
 
@@ -428,6 +451,28 @@ class Observer:
             "recognised": repeats,
             "dead_letters": _some([ledger.records[each].name for each in given_up if each in ledger.records]),
             "failing": _some(failing),
+        }
+
+    def _share_groups(self) -> set[tuple[str, str]]:
+        return {(each.plan.group, each.plan.topic) for each in self._simulation.share_consumers.values()}
+
+    def _share_verdict(self, group: str, topic: str) -> dict[str, Any]:
+        ledger = self._simulation.ledger
+        effects = ledger.effects.get(group, Counter())
+        lost = given_up(self._simulation, self._image(), group)
+        failing = {each for name, each in ledger.failures if name == group} - {each.id for each in lost}
+        return {
+            "topic": topic,
+            "handled": sum(effects.values()),
+            "records": len(effects),
+            "deliveries": sum(ledger.delivered.get(group, Counter()).values()),
+            "twice": _some([ledger.records[each].name for each, count in effects.items() if count > 1]),
+            "passed_over": _some([]),
+            "given_up": _some([each.name for each in lost]),
+            "outside_twice": 0,
+            "recognised": 0,
+            "dead_letters": _some([]),
+            "failing": _some([ledger.records[each].name for each in sorted(failing) if not effects[each]]),
         }
 
     def _outputs(self, topic: str) -> dict[str, Any]:

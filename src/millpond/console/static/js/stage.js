@@ -5,6 +5,8 @@ import { empty, fill, h, svg } from "./dom.js";
 
 const COLOURS = 6;
 const DOTS_MAX = 120;
+// Larger groups show less of each member.
+const MEMBERS_WHOLE_MAX = 12;
 
 export class Stage {
   constructor(inspect) {
@@ -125,16 +127,43 @@ function groups(look) {
       h("h3", {}, name, group ? h("span", { class: "chip" }, `${group.protocol ?? group.type}`) : null,
         group ? h("span", { class: `chip${group.state === "Stable" ? " accent" : ""}` }, `${group.state} · generation ${group.generation}`) : h("span", { class: "chip" }, "it has no coordinator now"),
         lags.length ? h("span", { class: "chip" }, `lag ${total}`) : null),
+      group?.windows.length ? group.windows.map(shareWindow) : null,
       lags.length ? h("div", { class: "sim-lag" }, lags.map(([index, lag]) => [h("span", {}, `${topic}-${index}`), h("div", { class: "meter" }, h("div", { "width%": (lag / most) * 100 })), h("span", {}, `${group.committed[topic][index] ?? 0} · lag ${lag}`)])) : null,
-      h("div", { class: "sim-row" }, members.map(consumer)));
+      h("div", { class: "sim-row" }, members.map(members.length > MEMBERS_WHOLE_MAX ? brief : consumer)));
   }));
 }
 
+// The records of a share group's partition that are not finished: who has each of them.
+function shareWindow(each) {
+  const left = each.end - each.start - each.cells.length;
+  const words = `${each.topic}-${each.partition} from offset ${each.start} to ${each.end}: ${each.available} available, ${each.acquired} out with workers`;
+  return h("div", { class: "sim-log" },
+    h("div", { class: "label" }, h("b", {}, `${each.topic}-${each.partition}`), h("span", {}, `${each.available} available · ${each.acquired} out`)),
+    each.cells.length ? h("div", { class: "sim-cells", role: "img", "aria-label": words, title: words },
+      each.cells.map((cell) => h("span", { class: `cell ${cell.state}${cell.deliveries > 1 ? " again" : ""}`, title: cellWords(cell) })),
+      left > 0 ? h("span", { class: "more" }, `+${left}`) : null) : null);
+}
+
+function cellWords(cell) {
+  const who = cell.holder ? ` by ${cell.holder}, ${(cell.lock_left_ms / 1000).toFixed(1)} s left` : "";
+  return `${cell.offset}: ${cell.state}${who}${cell.deliveries ? `, ${cell.deliveries} deliver${cell.deliveries === 1 ? "y" : "ies"}` : ""}`;
+}
+
+function isIdle(each) {
+  return each.state === "running" && !each.owned.length;
+}
+
+function brief(each) {
+  return h("div", { class: `sim-client brief ${each.state}${isIdle(each) ? " idle" : ""}`, "data-host": each.name, title: each.busy_with ? `works on ${each.busy_with.partition}:${each.busy_with.offset}` : each.state },
+    h("strong", {}, each.name), h("span", { class: "hint" }, `${each.handled} done${each.busy_with ? " ·" : ""}`));
+}
+
 function consumer(each) {
-  const idle = each.state === "running" && !each.owned.length;
+  const idle = isIdle(each);
+  const habit = each.protocol === "share" ? (each.renews ? " · renews its locks" : "") : ` · commits ${each.commit}`;
   return h("div", { class: `sim-client ${each.state}${idle ? " idle" : ""}`, "data-host": each.name },
     h("strong", {}, each.name),
     h("span", { class: "hint" }, each.state === "running" ? (idle ? "idle" : `partitions ${each.owned.join(", ")}`) : each.state),
-    h("span", { class: "hint" }, `${each.handled} done · commits ${each.commit}${each.read_committed ? " · read_committed" : ""}`),
+    h("span", { class: "hint" }, `${each.handled} done${habit}${each.read_committed ? " · read_committed" : ""}`),
     each.busy_with ? h("span", { class: "hint" }, `works on ${each.busy_with.partition}:${each.busy_with.offset}`) : null);
 }

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from millpond.sim.simulator.lessons import delivery, durability, groups, order, retention
+from millpond.sim.simulator.lessons import delivery, durability, groups, order, queues, retention
 from millpond.sim.simulator.lessons.lesson import Lesson
 
 THEMES: Final[Mapping[str, tuple[Lesson, ...]]] = {
     "Keys, partitions and order": order.LESSONS,
     "Consumer groups": groups.LESSONS,
     "Delivery": delivery.LESSONS,
+    "Work queues": queues.LESSONS,
     "What acknowledged means": durability.LESSONS,
     "What is kept": retention.LESSONS,
 }

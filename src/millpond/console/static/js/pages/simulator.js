@@ -265,8 +265,8 @@ class View {
       line("In the log twice:", verdict.twice_in_log, "odd"),
       line("Deleted by retention:", verdict.deleted, "soft"),
       line("Removed by compaction:", verdict.compacted, "soft"),
-      Object.entries(verdict.groups).map(([group, facts]) => h("div", {}, h("strong", {}, group), ` handled ${counted(facts.records, "record")} of ${facts.topic}`,
-        line("Done twice:", facts.twice, "odd"), line("Passed over:", facts.passed_over, "loss"), line("Dead letters:", facts.dead_letters, "odd"), line("Failing:", facts.failing, "loss"),
+      Object.entries(verdict.groups).map(([group, facts]) => h("div", {}, h("strong", {}, group), ` handled ${counted(facts.records, "record")} of ${facts.topic}${facts.deliveries ? `, ${facts.deliveries} delivered` : ""}`,
+        line("Done twice:", facts.twice, "odd"), line("Passed over:", facts.passed_over, "loss"), line("Dead letters:", facts.dead_letters, "odd"), facts.given_up ? line("Given up:", facts.given_up, "loss") : null, line("Failing:", facts.failing, "loss"),
         facts.recognised ? h("div", { class: "good-text" }, `${counted(facts.recognised, "repeat")} recognised and ignored`) : null,
         facts.outside_twice ? h("div", { class: "odd" }, `${facts.outside_twice} external effects happened twice`) : null)),
       Object.entries(verdict.outputs).map(([topic, facts]) => h("div", {}, h("strong", {}, topic), ` shows ${counted(facts.sources, "result")}`, facts.twice.count ? h("span", { class: "loss" }, `, ${facts.twice.count} twice`) : ", each once", facts.not_shown ? `; ${facts.not_shown} are not shown` : "")));
@@ -335,7 +335,7 @@ class View {
 
 const TITLES = {
   topic: "Create a topic", set: "Change a setting", partitions: "Add partitions", produce: "Produce records", transaction: "Run a transaction",
-  consumer: "Start a consumer", leave: "Stop a consumer", kill: "Kill a consumer", reset: "Reset offsets", down: "Take a node down", up: "Bring nodes back",
+  consumer: "Start a consumer", share: "Start queue workers", group: "Change a queue setting", leave: "Stop a consumer", kill: "Kill a consumer", reset: "Reset offsets", down: "Take a node down", up: "Bring nodes back",
   cut: "Cut the network", slow: "Slow the network", heal: "Heal the network", elect: "Unclean election",
 };
 
