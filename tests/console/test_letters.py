@@ -70,6 +70,14 @@ def box(console: Console, pond: Pond, topic: str) -> Box:
     return Box(console, letters)
 
 
+def test_the_letters_of_one_queue_are_redriven(pond: Pond, topic: str, box: Box) -> None:
+    pond.produce(f"{topic}.dlq", "other", headers=cause(topic) | {dead_letters.GROUP: b"mail"})
+    assert box.dry("redrive", {"group": "mail", "origin": topic})["records"] == 1
+    assert box.dry("redrive", {"group": "billing"})["records"] == 3
+    assert box.dry("redrive", {"group": "mail", "origin": "elsewhere"})["records"] == 0
+    assert box.ask("redrive", {"all": True, "group": "mail"}).status == 400
+
+
 def test_letters_are_shown_by_what_they_have_in_common(console: Console, pond: Pond, topic: str, box: Box) -> None:
     until(lambda: f"{topic}.dlq" in [each["topic"] for each in console.get("/api/letters").body["topics"]])
     counts = box.get("/counts")

@@ -24,6 +24,7 @@ PAGES = {
     "/topics/orders/settings": "orders",
     "/groups": "Groups",
     "/groups/billing": "billing",
+    "/queues": "Queues",
     "/letters": "Dead letters",
     "/letters/orders.dlq": "orders.dlq",
     "/transactions": "Transactions",

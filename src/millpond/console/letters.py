@@ -273,15 +273,23 @@ def _filter(body: Body) -> Filter:
     ids = [_letter_id(each) for each in body.list("ids")]
     if len(ids) > IDS_MAX:
         raise BadRequest(f"Select at most {IDS_MAX:,} letters, or all.")
-    selection = _selection(body.text_or_none("error"), body.text_or_none("key"), ids)
+    selection = replace(
+        _selection(body.text_or_none("error"), body.text_or_none("key"), ids),
+        groups=frozenset(_one(body.text_or_none("group"))),
+        origins=frozenset(_one(body.text_or_none("origin"))),
+    )
     if body.flag("all") != selection.is_open:
-        raise BadRequest("Select letters: all, or ids, an error or a key.")
+        raise BadRequest("Select letters: all, or ids, an error, a key, a group or an origin.")
     return selection
 
 
+def _one(text: str | None) -> tuple[str, ...]:
+    return (text,) if text else ()
+
+
 def _selection(error: str | None, key: str | None, ids: Iterable[LetterId] = ()) -> Filter:
-    errors, keys = {error} if error else (), {key.encode()} if key else ()
-    return Filter(frozenset(errors), frozenset(keys), ids=frozenset(ids))
+    keys = {key.encode()} if key else ()
+    return Filter(frozenset(_one(error)), frozenset(keys), ids=frozenset(ids))
 
 
 def _topic_id(text: str | None) -> UUID | None:

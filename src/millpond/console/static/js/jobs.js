@@ -29,3 +29,26 @@ export async function follow(job, place, { signal = null, stop = "Stop", more = 
   }
   return job;
 }
+
+// The result of a dry run, a task that may have to read everything. Closing the dialog stops it.
+export async function dryRun(path, wanted, place, signal) {
+  let job = await change("POST", path, wanted);
+  const stop = () => change("POST", `/api/jobs/${job.id}/stop`).catch(() => null);
+  signal.addEventListener("abort", stop);
+  if (signal.aborted) stop();
+  try {
+    job = await follow(job, place, { signal, unit: "read" });
+  } finally {
+    signal.removeEventListener("abort", stop);
+    fill(place);
+  }
+  if (job.state === "failed") throw new Error(job.error);
+  if (job.state !== "done") throw null;
+  return { ...job.result, agreed: job.id };
+}
+
+export function whileOpen(dialog) {
+  const leave = new AbortController();
+  dialog.addEventListener("close", () => leave.abort());
+  return leave.signal;
+}

@@ -9,6 +9,7 @@ const PAGES = [
   { path: "", title: "Overview", load: () => import("./pages/overview.js") },
   { path: "topics", title: "Topics", load: () => import("./pages/topics.js") },
   { path: "groups", title: "Groups", load: () => import("./pages/groups.js") },
+  { path: "queues", title: "Queues", load: () => import("./pages/queues.js") },
   { path: "letters", title: "Dead letters", load: () => import("./pages/letters.js") },
   { path: "transactions", title: "Transactions", load: () => import("./pages/transactions.js") },
   { path: "cluster", title: "Cluster", load: () => import("./pages/cluster.js") },

@@ -4,8 +4,9 @@ import { change, get, name, query } from "../api.js";
 import { asHex, asText, decode, headers, isCut, isSame, preview, whole } from "../data.js";
 import { ask, card, choice, empty, fault, field, fill, h, head, note } from "../dom.js";
 import { ago, count, counted, leftOut, moment } from "../format.js";
-import { follow } from "../jobs.js";
+import { dryRun, follow, whileOpen } from "../jobs.js";
 import { local } from "../list.js";
+import { outcome, redrive } from "../redrive.js";
 import { keep, state } from "../router.js";
 
 const COLOURS = 6;
@@ -251,29 +252,6 @@ function edit(topic, letter, done) {
   });
 }
 
-// The result of a dry run, a task that may have to read every letter. Closing the dialog stops it.
-async function dryRun(path, wanted, place, signal) {
-  let job = await change("POST", path, wanted);
-  const stop = () => change("POST", `/api/jobs/${job.id}/stop`).catch(() => null);
-  signal.addEventListener("abort", stop);
-  if (signal.aborted) stop();
-  try {
-    job = await follow(job, place, { signal, unit: "read" });
-  } finally {
-    signal.removeEventListener("abort", stop);
-    fill(place);
-  }
-  if (job.state === "failed") throw new Error(job.error);
-  if (job.state !== "done") throw null;
-  return { ...job.result, agreed: job.id };
-}
-
-function whileOpen(dialog) {
-  const leave = new AbortController();
-  dialog.addEventListener("close", () => leave.abort());
-  return leave.signal;
-}
-
 // Running redrives of this console, of one topic or all. Other visitors see them and can stop them.
 async function watch(place, signal, topic = null) {
   const jobs = await get("/api/jobs?kind=letters", signal).catch(() => []);
@@ -285,54 +263,6 @@ async function watch(place, signal, topic = null) {
       .then((ended) => { if (!signal.aborted) fill(box, ended.state === "failed" ? fault(new Error(ended.error)) : h("p", {}, outcome(ended))); })
       .catch((error) => { if (!signal.aborted) fill(box, fault(error)); });
   }
-}
-
-function outcome(job) {
-  return job.state === "stopped" ? `${counted(job.done, "letter")} sent; the other ${count(job.total - job.done)} are still waiting.` : `Redrove ${counted(job.done, "letter")}.`;
-}
-
-function redrive(topic, which, done) {
-  const path = `/api/letters/${name(topic)}/redrive`;
-  let agreed = null;
-  const plan = h("div", { class: "stack" });
-  const dialog = ask({
-    title: `Redrive letters of ${topic}`, action: "Dry run",
-    body: [h("p", { class: "hint" }, "They go back to their original topic and partition, each exactly once, for the group that failed. A dry run first shows what would happen; then exactly that is done."),
-      which.edits ? h("p", { class: "caution" }, "One letter is sent as edited.") : null,
-      h("div", { class: "two" }, field("To another topic", h("input", { name: "to", placeholder: "their original topic", autocomplete: "off" })),
-        field("Records per second", h("input", { name: "rate", type: "number", min: "1", max: "1000000", placeholder: "without a limit" }))), plan],
-    act: async (form) => {
-      if (agreed === null) {
-        const order = { ...which, to: form.elements.to.value.trim() || null, rate: form.elements.rate.valueAsNumber || null };
-        const dry = await dryRun(path, order, plan, signal);
-        const unnamed = dry.targets_total - Object.keys(dry.targets).length;
-        fill(plan, Object.entries(dry.targets).map(([target, number]) => h("p", {}, `${counted(number, "letter")} → ${target}`)),
-          unnamed ? h("p", {}, `and some to ${count(unnamed)} more topics`) : null,
-          dry.done ? h("p", { class: "soft" }, `${count(dry.done)} were redriven before and are not sent again.`) : null,
-          dry.held ? h("p", { class: "soft" }, `${count(dry.held)} are skipped: they came back too often.`) : null,
-          dry.no_target ? h("p", { class: "soft" }, `${count(dry.no_target)} are skipped: their original topic is unknown or does not exist. Name a topic.`) : null,
-          dry.missing ? h("p", { class: "soft" }, `${count(dry.missing)} no longer exist.`) : null,
-          dry.leaderless.length ? h("p", { class: "caution" }, `${counted(dry.leaderless.length, "partition")} without a leader: its letters are left out.`) : null,
-          dry.records ? null : h("p", { class: "caution" }, "Nothing would be sent."));
-        if (dry.records) { agreed = dry.agreed; button(`Redrive ${counted(dry.records, "letter")}`); }
-        throw null;
-      }
-      try {
-        const job = await follow(await change("POST", path, { agreed }), plan, { unit: "sent", stop: "Cancel the rest" });
-        if (job.state === "failed") throw new Error(job.error);
-        note(outcome(job));
-      } catch (error) {
-        afresh();
-        throw error;
-      }
-      done();
-    },
-  });
-  const signal = whileOpen(dialog);
-  const button = (text) => { dialog.querySelector("button[type=submit]").textContent = text; };
-  // A confirmed plan runs once, exactly as it was shown.
-  const afresh = () => { agreed = null; fill(plan); button("Dry run"); };
-  for (const each of dialog.querySelectorAll("input")) each.addEventListener("input", afresh);
 }
 
 function purge(topic, done) {
