@@ -15,6 +15,7 @@ from millpond.wire.messages import Message
 
 RETRY_MS = 100
 TOPIC = 2
+GROUP = 32
 SET = 0
 
 OUTCOME_UNKNOWN = (
@@ -167,6 +168,21 @@ class SimAdmin:
             then()
 
         self._send(request, 1, on_reply)
+
+    def set_group_config(self, group: str, key: str, value: str, then: Callable[[str | None], None]) -> None:
+        """Change a setting of a group; `then` gets the error, if any. The history keeps nothing of groups."""
+        kind = m.IncrementalAlterConfigsRequest
+        changed = kind.AlterableConfig(name=key, config_operation=SET, value=value)
+        resource = kind.AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=[changed])
+
+        def on_reply(reply: m.IncrementalAlterConfigsResponse | None) -> None:
+            if reply is None:
+                then("no response")
+                return
+            (outcome,) = reply.responses
+            then(outcome.error_message or ErrorCode(outcome.error_code).name if outcome.error_code else None)
+
+        self._send(kind(resources=[resource]), 1, on_reply)
 
     def delete_records(self, partition: TopicIdPartition, offset: int, then: Then) -> None:
         asked = self._history.requested_deletes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -93,12 +94,12 @@ def _cell(offset: int, slot: Slot | None, now_ms: int, names: dict[str, str]) ->
 
 def given_up(simulation: Simulation, image: Image | None, group: str) -> list[SentRecord]:
     """Records that members received and none accepted, and that no member will receive again."""
-    delivered = simulation.ledger.delivered.get(group, {})
-    effects = simulation.ledger.effects.get(group, {})
+    delivered = simulation.ledger.delivered.get(group, Counter())
+    effects = simulation.ledger.effects.get(group, Counter())
     found = []
     for record_id in delivered:
         record = simulation.ledger.records.get(record_id)
-        if record is None or effects.get(record_id):
+        if record is None or effects[record_id]:
             continue
         led = window_of(simulation, image, group, record.topic, record.partition)
         if led is not None and _is_finished(led.window, record.offset):

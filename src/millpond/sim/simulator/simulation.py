@@ -15,7 +15,6 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode
 from millpond.metadata.image import Image, Partition
-from millpond.metadata.records import ResourceType
 from millpond.sim.admin import SimAdmin
 from millpond.sim.clients.cluster_client import ClusterClient
 from millpond.sim.clients.requests import COMMIT_VERSION, Membership, commit_request
@@ -68,9 +67,6 @@ CLIENTS_MAX: Final = 48
 TIMEOUT_MS: Final = 1_000
 LATENCY_MS: Final = (1, 4)
 UNCLEAN: Final = 1
-SET: Final = 0
-"""The operation of a change of a setting."""
-ALTER_VERSION: Final = 1
 PEOPLE: Final = "you"
 
 SETTINGS: Final = {
@@ -468,26 +464,11 @@ class Simulation:
                 self._refuse(f"{name} is running already")
 
     def _set_group_config(self, action: SetGroupConfig) -> None:
-        kind = m.IncrementalAlterConfigsRequest
-        changed = kind.AlterableConfig(name=action.setting, config_operation=SET, value=action.value)
-        request = kind(
-            resources=[
-                kind.AlterConfigsResource(
-                    resource_type=ResourceType.GROUP, resource_name=action.group, configs=[changed]
-                )
-            ]
-        )
+        def heard(error: str | None) -> None:
+            if error is not None:
+                self.tell("controller", f"{action.setting} is unchanged: {error}")
 
-        def heard(reply: m.IncrementalAlterConfigsResponse | None) -> None:
-            if reply is None:
-                self.tell("controller", "no response")
-                return
-            (outcome,) = reply.responses
-            code = ErrorCode(outcome.error_code)
-            if code is not ErrorCode.NONE:
-                self.tell("controller", f"{action.setting} is unchanged: {outcome.error_message or code.name}")
-
-        self.client("admin").send(request, ALTER_VERSION, heard)
+        self._admin.set_group_config(action.group, action.setting, action.value, heard)
 
     def _with_consumer(self, name: str, act: Callable[[Consumer | ShareConsumer], bool]) -> None:
         consumer = self.consumers.get(name) or self.share_consumers.get(name)
