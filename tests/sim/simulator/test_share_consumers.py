@@ -142,6 +142,25 @@ def test_what_cannot_be_is_told_and_changes_nothing() -> None:
     assert (len(simulation.consumers), len(simulation.share_consumers)) == (1, 1)
 
 
+def test_looking_at_share_windows_changes_nothing() -> None:
+    steps = (
+        CreateTopic(partitions=2),
+        EARLIEST,
+        300,
+        AddShareConsumer("worker", 3, work_ms=50),
+        700,
+        Produce(count=20),
+    )
+    tape = recording_of((*steps, 900))
+    observed = Simulation(tape)
+    observer = Observer(observed)
+    for moment in range(0, tape.end_ms, 41):
+        observed.run_to(moment)
+        observer.look()
+    observed.run_to(tape.end_ms)
+    assert observed.digest() == play(*steps, 900).digest()
+
+
 def test_workers_are_limited() -> None:
     crew = AddShareConsumer("worker", 40)
     simulation = play(CreateTopic(), 300, crew, AddShareConsumer("more", 40), 1, nodes=1)

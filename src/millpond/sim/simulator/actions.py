@@ -403,7 +403,8 @@ def in_words(action: Action) -> str:
             habits = f"{action.protocol}{static}, commit {action.commit}"
             return f"start {action.consumer} in group {action.group} ({habits})"
         case AddShareConsumer():
-            who = action.consumer if action.count == 1 else f"{action.count} workers {action.consumer}"
+            names = action.names
+            who = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
             renews = ", renew" if action.renews else ""
             return f"start {who} in share group {action.group} ({action.work_ms} ms a record{renews})"
         case SetGroupConfig():

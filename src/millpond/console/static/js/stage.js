@@ -154,8 +154,8 @@ function isIdle(each) {
 }
 
 function brief(each) {
-  return h("div", { class: `sim-client brief ${each.state}${isIdle(each) ? " idle" : ""}`, "data-host": each.name, title: each.busy_with ? `works on ${each.busy_with.partition}:${each.busy_with.offset}` : each.state },
-    h("strong", {}, each.name), h("span", { class: "hint" }, `${each.handled} done${each.busy_with ? " ·" : ""}`));
+  return h("div", { class: `sim-client brief ${each.state}${isIdle(each) ? " idle" : each.busy_with ? " busy" : ""}`, "data-host": each.name, title: each.busy_with ? `works on ${each.busy_with.partition}:${each.busy_with.offset}` : each.state },
+    h("strong", {}, each.name), h("span", { class: "hint" }, `${each.handled} done`));
 }
 
 function consumer(each) {
