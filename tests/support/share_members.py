@@ -99,6 +99,7 @@ class Member:
         index: int = 0,
         is_renewal: bool = False,
         error: tuple[str, str] = ("", ""),
+        delay_ms: int = 0,
     ) -> m.ShareAcknowledgeRequest:
         kind = m.ShareAcknowledgeRequest
         error_type, error_message = error
@@ -118,6 +119,7 @@ class Member:
                                     first_offset=first,
                                     last_offset=last,
                                     acknowledge_types=[how],
+                                    delay_ms=delay_ms,
                                     error_type=error_type,
                                     error_message=error_message,
                                 )

@@ -1,7 +1,7 @@
 """The window of a share partition as one would explain it: a dict of offsets. Slow, and meant to be obviously right.
 
 It knows nothing of ranges, heaps or counters. Every offset has a record, and every question is answered by looking at
-all of them.
+all of them. What a record says about its delivery is a tuple: key, priority, time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,25 @@ AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED = range(5)
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 CAUSES = {ACCEPT: "accepted", RELEASE: "released", REJECT: "rejected"}
 RETRY_MS = 1_000
+PASSED_OVER_MAX = 10
+NOTHING = None, 4, -1
+
+Fact = tuple[int | None, int, int]
+
+
+@dataclass
+class Wants:
+    """What a group asks of its records."""
+
+    delay: bool = False
+    key_order: bool = False
+    priority: bool = False
+    delay_max: int = 1 << 30
+    look_ahead: int = 1 << 30
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.key_order or self.priority
 
 
 @dataclass
@@ -22,17 +41,26 @@ class Record:
     deliveries: int = 0
     member: str = ""
     deadline_ms: int = 0
-    will_be: tuple[int, int] | None = None
-    """State and deliveries after the pending change."""
+    will_be: tuple[int, int, int] | None = None
+    """State, deliveries and due time after the pending change."""
+    key: int | None = None
+    priority: int = 4
+    due_ms: int = -1
+    """It is delayed, until then."""
+    due_later_ms: int = -1
+    """The same, as soon as it does not wait for another record with its key."""
     failure: tuple[str, str] | None = None
     """Why it was given up."""
+    is_fresh: bool = False
+    """It was looked at, or waited, and was never delivered."""
 
     @property
     def is_finished(self) -> bool:
         return self.will_be is None and self.state in (ACKNOWLEDGED, ARCHIVED)
 
     @property
-    def is_available(self) -> bool:
+    def is_free(self) -> bool:
+        """Nobody has it; but it may have to wait."""
         return self.will_be is None and self.state == AVAILABLE
 
     @property
@@ -52,7 +80,7 @@ class Record:
 @dataclass
 class ModelChange:
     offsets: list[int] = field(default_factory=list)
-    states: dict[int, tuple[int, int]] = field(default_factory=dict)
+    states: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     causes: dict[int, str] = field(default_factory=dict)
     failures: dict[int, tuple[str, str]] = field(default_factory=dict)
     start: int = 0
@@ -65,31 +93,90 @@ class Invalid(Exception):
 
 class ShareModel:
     def __init__(
-        self, limit: int, in_flight_max: int, lock_ms: int, start: int, *, has_letters: bool = False
+        self,
+        limit: int,
+        in_flight_max: int,
+        lock_ms: int,
+        start: int,
+        wants: Wants | None = None,
+        *,
+        has_letters: bool = False,
     ) -> None:
         self.has_letters = has_letters
         self.lost_letters = 0
         self.limit, self.in_flight_max, self.lock_ms = limit, in_flight_max, lock_ms
-        self.start = self.end = start
+        self.wants = wants or Wants()
+        self.start = self.end = self.looked = start
+        self.passed_over = 0
         self.records: dict[int, Record] = {}
         self.totals = dict.fromkeys(("delivered", *CAUSES.values(), "expired"), 0)
 
     # What there is.
 
     def counts(self) -> dict[str, int]:
-        available = sum(each.is_available for each in self.records.values())
+        free = sum(each.is_free for each in self.records.values())
         archiving = sum(each.is_given_up for each in self.records.values())
         return {
-            "available": available,
-            "acquired": len(self.records) - available - self.complete - archiving,
+            "available": free - self.delayed,
+            "acquired": len(self.records) - free - self.complete - archiving,
             "archiving": archiving,
+            "delayed": self.delayed,
+            "next_due_ms": self.next_due_ms(),
             "finished": self.complete,
             **self.totals,
         }
 
     @property
     def in_flight(self) -> int:
-        return sum(not each.is_finished for each in self.records.values())
+        return sum(not each.is_finished and self.waits(offset) == "no" for offset, each in self.records.items())
+
+    @property
+    def delayed(self) -> int:
+        return sum(self.waits(offset) == "for time" for offset in self.records)
+
+    def next_due_ms(self) -> int:
+        return min((each.due_ms for each in self.records.values() if each.due_ms >= 0), default=-1)
+
+    def is_blocked(self, offset: int) -> bool:
+        """Whether an earlier record with its key is unfinished."""
+        key = self.records[offset].key
+        return key is not None and any(
+            other < offset and each.key == key and not each.is_finished for other, each in self.records.items()
+        )
+
+    def waits(self, offset: int) -> str:
+        """Why a record that nobody has is not in flight."""
+        record = self.records[offset]
+        if not record.is_free:
+            return "no"
+        if record.due_ms >= 0:
+            return "for time"
+        if self.is_blocked(offset):
+            return "for key"
+        return "for member" if record.is_fresh else "no"
+
+    def available(self, *, has_room: bool = True) -> list[int]:
+        """What may be acquired; without room, only what was delivered before."""
+        kinds = ("no", "for member") if has_room else ("no",)
+        return [offset for offset, each in self.records.items() if each.is_free and self.waits(offset) in kinds]
+
+    @property
+    def has_room(self) -> bool:
+        return self.in_flight < self.in_flight_max
+
+    def next(self) -> int | None:
+        """The record that should be delivered next, of those in the window."""
+        offsets = self.available(has_room=self.has_room)
+        if self.passed_over >= PASSED_OVER_MAX:
+            return min(offsets, default=None)
+        return min(offsets, key=lambda each: (-self.records[each].priority, each), default=None)
+
+    def look_offset(self) -> int | None:
+        if not self.wants.is_ordered:
+            return None
+        ahead = sum(self.waits(each) in ("for key", "for member") for each in self.records)
+        is_enough = ahead > 3 * self.wants.look_ahead // 4 or self.delayed >= self.wants.delay_max
+        return None if self.looked >= self.end and is_enough else self.looked
 
     @property
     def complete(self) -> int:
@@ -103,10 +190,61 @@ class ShareModel:
         return sum(each.is_held for each in self.records.values())
 
     def next_fetch(self) -> int:
-        return min((offset for offset, each in self.records.items() if each.is_available), default=self.end)
+        following = self.next()
+        return self.end if following is None else following
 
     def next_deadline_ms(self) -> int | None:
         return min((each.deadline_ms for each in self.records.values() if each.is_held), default=None)
+
+    # Look ahead.
+
+    def learn(
+        self, first: int, last: int, batches: Sequence[tuple[int, int]], facts: dict[int, Fact], wall_ms: int
+    ) -> None:
+        """Everything from `first` to `last` was looked at."""
+        self._learn(first, last, batches, facts, wall_ms)
+        self._advance()
+
+    def _learn(
+        self, first: int, last: int, batches: Sequence[tuple[int, int]], facts: dict[int, Fact], wall_ms: int
+    ) -> None:
+        if first > self.end or (self.wants.is_ordered and first > self.looked):
+            return
+        position = max(first, self.looked, self.start)
+        facts = {each: facts[each] for each in facts if position <= each <= last}
+        if not self.wants.is_ordered:
+            facts = {offset: fact for offset, fact in facts.items() if fact[2] > wall_ms}
+        until = last if self.wants.is_ordered else max(facts, default=-1)
+        for offset in range(min(position, self.end), until + 1):
+            key, priority, due_ms = facts.get(offset, NOTHING)
+            is_delayed = due_ms > wall_ms
+            if offset >= self.end:
+                if is_delayed and self.delayed >= self.wants.delay_max:
+                    self.looked = offset
+                    return
+                is_visible = any(base <= offset <= end for base, end in batches)
+                self.records[offset] = Record(AVAILABLE if is_visible else ARCHIVED, is_fresh=is_visible)
+                self.end = offset + 1
+            record = self.records[offset]
+            if offset in facts and not record.is_finished:
+                record.key, record.priority = key, priority
+                if is_delayed and record.is_free and record.due_ms < 0:
+                    record.due_later_ms = due_ms
+            self._settle()
+        self.looked = max(self.looked, last + 1)
+
+    def free_due(self, wall_ms: int) -> None:
+        for record in self.records.values():
+            if 0 <= record.due_ms <= wall_ms:
+                record.due_ms = -1
+        self._settle()
+
+    def _settle(self) -> None:
+        for offset, record in self.records.items():
+            if record.is_free and record.due_later_ms >= 0 and not self.is_blocked(offset):
+                record.due_ms, record.due_later_ms = record.due_later_ms, -1
+            if self.waits(offset) in ("for time", "for key"):
+                record.is_fresh = record.deliveries == 0
 
     # Acquire.
 
@@ -123,8 +261,19 @@ class ShareModel:
     ) -> dict[int, int]:
         """The offsets that the member gets, with their deliveries."""
         got: dict[int, int] = {}
+        if first > self.end:
+            return got
+        if self.wants.is_ordered or self.wants.delay:
+            last = min(last, self.looked - 1)
+        following, has_room = self.next(), self.has_room
+        self.level = 4 if following is None else self.records[following].priority
         if max_records > 0:
             self._acquire(member, max(first, self.start), last, now_ms, max_records, has_record_limit, batches, got)
+        if got and any(each.priority != 4 and not each.is_finished for each in self.records.values()):
+            if any(each < min(got) for each in self.available(has_room=has_room)):
+                self.passed_over += 1
+            elif has_room:
+                self.passed_over = 0
         self._advance()
         return got
 
@@ -165,6 +314,7 @@ class ShareModel:
             record = self.records.setdefault(offset, Record())
             record.state, record.member, record.deadline_ms = ACQUIRED, member, now_ms + self.lock_ms
             record.deliveries += 1
+            record.is_fresh = False
             got[offset] = record.deliveries
             self.totals["delivered"] += 1
 
@@ -182,28 +332,29 @@ class ShareModel:
             for offset in run:
                 if len(got) >= fill:
                     return False
+                needs_room = self.records[offset].is_fresh and (has_record_limit or offset == run[0])
+                if needs_room and not self.has_room:
+                    break
                 take(offset)
         new = [offset for offset in batch if offset >= self.end]
         for offset in new:
             needs_room = has_record_limit or offset == new[0]
-            if len(got) >= fill or (needs_room and self.in_flight >= self.in_flight_max):
+            if len(got) >= fill or (needs_room and not self.has_room):
                 return False
             self.end = offset + 1
             take(offset)
         return True
 
     def _runs(self, offsets: Iterable[int]) -> list[list[int]]:
-        """The available ones of these offsets, neighbours with equal deliveries together."""
+        """The available ones of these offsets, equal neighbours together."""
+        available = set(self.available())
         runs: list[list[int]] = []
         for offset in offsets:
-            if not self.records[offset].is_available:
+            record = self.records[offset]
+            if offset not in available or record.priority != self.level:
                 continue
-            before = runs[-1][-1] if runs else None
-            if (
-                before is not None
-                and before == offset - 1
-                and self.records[before].deliveries == self.records[offset].deliveries
-            ):
+            before = self.records[runs[-1][-1]] if runs and runs[-1][-1] == offset - 1 else None
+            if before is not None and (before.deliveries, before.is_fresh) == (record.deliveries, record.is_fresh):
                 runs[-1].append(offset)
             else:
                 runs.append([offset])
@@ -211,16 +362,26 @@ class ShareModel:
 
     def _hide(self, offsets: Iterable[int]) -> None:
         """There is no record for members at these offsets."""
+        available = set(self.available())
         for offset in offsets:
-            if offset >= self.end or self.records[offset].is_available:
+            if offset >= self.end or offset in available:
                 self.records[offset] = Record(ARCHIVED)
                 self.end = max(self.end, offset + 1)
 
     # Acknowledge.
 
-    def acknowledge(self, member: str, batches: Sequence[tuple[Any, ...]], now_ms: int) -> ModelChange | Invalid:
+    def acknowledge(
+        self,
+        member: str,
+        batches: Sequence[tuple[Any, ...]],
+        now_ms: int,
+        *,
+        delay_ms: int = 0,
+        wall_ms: int = 0,
+    ) -> ModelChange | Invalid:
         """Each batch has its first and last offset, its types, and the error of the member, if it names one."""
         end = -1
+        due_ms = wall_ms + delay_ms if delay_ms else -1
         for first, last, types, *_ in batches:
             if not end < first <= last or len(types) not in (1, last - first + 1) or not set(types) <= set(range(5)):
                 return Invalid("request")
@@ -242,13 +403,17 @@ class ShareModel:
                 self.records[offset].deadline_ms = now_ms + self.lock_ms
         return self._begin(
             {
-                offset: (self._after(kind, self.records[offset]), self.records[offset].deliveries)
+                offset: self._outcome(kind, self.records[offset], due_ms)
                 for offset, kind in verdicts.items()
                 if kind != RENEW
             },
             {offset: CAUSES[kind] for offset, kind in verdicts.items() if kind in CAUSES},
             {offset: ("Rejected", "") for offset, kind in verdicts.items() if kind == REJECT} | errors,
         )
+
+    def _outcome(self, kind: int, record: Record, due_ms: int = -1) -> tuple[int, int, int]:
+        state = self._after(kind, record)
+        return state, record.deliveries, due_ms if state == AVAILABLE else -1
 
     def _after(self, kind: int, record: Record) -> int:
         if kind == ACCEPT:
@@ -262,14 +427,14 @@ class ShareModel:
         for offset, record in self.records.items():
             if record.is_held and record.member == member:
                 if were_delivered:
-                    states[offset] = self._after(RELEASE, record), record.deliveries
+                    states[offset] = self._outcome(RELEASE, record)
                 else:
-                    states[offset] = AVAILABLE, record.deliveries - 1
+                    states[offset] = AVAILABLE, record.deliveries - 1, -1
         return self._begin(states, dict.fromkeys(states, "released"))
 
     def on_timer(self, now_ms: int) -> ModelChange:
         states = {
-            offset: (self._after(RELEASE, record), record.deliveries)
+            offset: self._outcome(RELEASE, record)
             for offset, record in self.records.items()
             if record.is_held and record.deadline_ms <= now_ms
         }
@@ -281,11 +446,11 @@ class ShareModel:
         return sorted(offset for offset, each in self.records.items() if each.is_archiving)[:most]
 
     def archive(self, offsets: Iterable[int]) -> ModelChange:
-        return self._begin({each: (ARCHIVED, self.records[each].deliveries) for each in offsets}, {})
+        return self._begin({each: (ARCHIVED, self.records[each].deliveries, -1) for each in offsets}, {})
 
     def _begin(
         self,
-        states: dict[int, tuple[int, int]],
+        states: dict[int, tuple[int, int, int]],
         causes: dict[int, str],
         errors: dict[int, tuple[str, str]] | None = None,
     ) -> ModelChange:
@@ -303,8 +468,10 @@ class ShareModel:
                 assert record.will_be is not None
                 if offset in change.causes:
                     self.totals[change.causes[offset]] += 1
-                (record.state, record.deliveries), record.will_be, record.member = record.will_be, None, ""
+                record.state, record.deliveries, record.due_ms = record.will_be
+                record.will_be, record.member = None, ""
                 record.failure = change.failures.get(offset)
+        self._settle()
         self._advance()
 
     def roll_back(self, change: ModelChange, now_ms: int) -> None:
@@ -321,6 +488,7 @@ class ShareModel:
         if log_start > self.start:
             self.lost_letters += sum(each.is_given_up for offset, each in self.records.items() if offset < log_start)
             self._begin_at(log_start)
+            self._settle()
             self._advance()
 
     def _advance(self) -> None:
@@ -330,20 +498,24 @@ class ShareModel:
     def _begin_at(self, offset: int) -> None:
         self.start = offset
         self.end = max(self.end, offset)
+        self.looked = max(self.looked, offset)
         self.records = {each: record for each, record in self.records.items() if each >= offset}
 
     # Leader changes.
 
     def durable(
-        self, written: dict[int, tuple[int, int]], failures: dict[int, tuple[str, str]], start: int
+        self, written: dict[int, tuple[int, int, int]], failures: dict[int, tuple[str, str]], start: int
     ) -> ShareModel:
         """A new leader's window, from what was written."""
-        other = ShareModel(self.limit, self.in_flight_max, self.lock_ms, start, has_letters=self.has_letters)
+        other = ShareModel(
+            self.limit, self.in_flight_max, self.lock_ms, start, self.wants, has_letters=self.has_letters
+        )
         for offset in range(start, max((each + 1 for each in written), default=start)):
-            state, deliveries = written.get(offset, (AVAILABLE, 0))
-            other.records[offset] = Record(state, deliveries)
+            state, deliveries, due_ms = written.get(offset, (AVAILABLE, 0, -1))
+            other.records[offset] = Record(state, deliveries, due_ms=due_ms)
             if state == ARCHIVING:
                 other.records[offset].failure = failures[offset]
             other.end = offset + 1
+        other._settle()
         other._advance()
         return other

@@ -6,7 +6,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.shares.acquisition import AcquireMode
-from millpond.broker.shares.slots import Change
+from millpond.broker.shares.slots import Change, Waits
 from millpond.broker.shares.verdicts import Acknowledgement
 from millpond.broker.shares.window import ShareWindow
 from millpond.coordinators.shares.state_batches import RecordState
@@ -17,6 +17,7 @@ NAMES = {
     RecordState.ARCHIVING: "archiving",
     RecordState.ARCHIVED: "archived",
 }
+WAITS = {Waits.FOR_MEMBER: "known", Waits.FOR_KEY: "behind", Waits.FOR_TIME: "delayed"}
 TYPES = {"gap": 0, "accept": 1, "release": 2, "reject": 3, "renew": 4}
 LOG = tuple((base, base + 4) for base in range(0, 1_000, 5))
 
@@ -75,6 +76,8 @@ class Stage:
         window, ranges = self.window, []
         for first, last, slot in window.slots(window.start_offset, window.end_offset):
             name = slot.lock.member_id if slot.lock else NAMES[slot.state]
+            if slot.waits:
+                name = WAITS[slot.waits]
             times = f" x{slot.deliveries}" if slot.deliveries and slot.state < RecordState.ACKNOWLEDGED else ""
             ranges.append(f"{_range(first, last)} {name}{times}" + (" pending" if slot.change else ""))
         return f"{window.start_offset}| " + "".join(f"{each}; " for each in ranges) + f"|{window.end_offset}"

@@ -88,6 +88,42 @@ SHARE_ISOLATION_LEVEL = Setting(
 SHARE_RENEW_ACKNOWLEDGE_ENABLE = Setting(
     "share.renew.acknowledge.enable", True, "Whether members may hold a record for longer by renewing it.", live=True
 )
+SHARE_DELAY_ENABLE = Setting(
+    "share.delay.enable",
+    True,
+    "Whether a record with the header `queue.deliver-at` (decimal milliseconds since 1970) is not delivered earlier.",
+    live=True,
+)
+SHARE_DELAY_MAX_RECORDS = Setting(
+    "share.delay.max.records",
+    1_000_000,
+    "While this many records of a partition are delayed, the group does not read on to new ones.",
+    between(1, 10_000_000),
+    live=True,
+    bits=32,
+)
+SHARE_KEY_ORDER_ENABLE = Setting(
+    "share.key.order.enable",
+    False,
+    "Whether records with the same key are delivered one after the other: the next one only when the one before is "
+    "finished. Records without a key have no order.",
+    live=True,
+)
+SHARE_PRIORITY_ENABLE = Setting(
+    "share.priority.enable",
+    False,
+    "Whether records with a higher digit in the header `queue.priority` (4 without it) are delivered first, among "
+    "those that the group has looked at.",
+    live=True,
+)
+SHARE_LOOK_AHEAD_RECORDS = Setting(
+    "share.look.ahead.records",
+    10_000,
+    "Up to how many undelivered records of a partition the group looks at in advance, for priority and order by key.",
+    between(100, 100_000),
+    live=True,
+    bits=32,
+)
 
 
 def _is_letters_topic(value: Value) -> str | None:
@@ -167,6 +203,11 @@ GROUP = Registry(
         SHARE_RENEW_ACKNOWLEDGE_ENABLE,
         DEAD_LETTER_TOPIC,
         DEAD_LETTER_COPY_RECORD,
+        SHARE_DELAY_ENABLE,
+        SHARE_DELAY_MAX_RECORDS,
+        SHARE_KEY_ORDER_ENABLE,
+        SHARE_PRIORITY_ENABLE,
+        SHARE_LOOK_AHEAD_RECORDS,
         _unused("streams.session.timeout.ms", 45_000, "When a silent member is removed.", at_least(1)),
         _unused("streams.heartbeat.interval.ms", 5000, "How often members send heartbeats.", at_least(1)),
         _unused("streams.num.standby.replicas", 0, "The number of standby tasks.", at_least(0)),

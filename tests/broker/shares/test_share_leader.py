@@ -59,7 +59,7 @@ def coordinator(pond: ShareServer) -> SlowCoordinator:
 
 
 def summary(batches: Sequence[StateBatch]) -> list[tuple[int, int, str, int]]:
-    return [(first, last, state.name, deliveries) for first, last, state, deliveries, *_ in batches]
+    return [(each.first, each.last, each.state.name, each.deliveries) for each in batches]
 
 
 def test_an_acknowledgement_is_answered_once_it_is_written(pond: ShareServer, coordinator: SlowCoordinator) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.base.errors import ErrorCode
 from millpond.broker.shares.acquisition import AcquireMode
-from support.share_model import ACCEPT, GAP, REJECT, RELEASE, RENEW
+from support.share_model import ACCEPT, GAP, REJECT, RELEASE, RENEW, Wants
 from support.share_pair import LOCK_MS, Pair
 
 Step = Callable[[Pair], object]
@@ -52,6 +52,12 @@ def release_last(pair: Pair) -> None:
         assert pair.acknowledge("A", (held[-1], held[-1], [RELEASE])) is ErrorCode.NONE
 
 
+def release_with_delay(pair: Pair) -> None:
+    held = pair.held("A")
+    if held:
+        assert pair.acknowledge("A", (held[0], held[0], [RELEASE]), delay_ms=50) is ErrorCode.NONE
+
+
 def commit(index: int) -> Step:
     return lambda pair: pair.commit(index) if len(pair.changes) > max(index, 0) else None
 
@@ -90,36 +96,82 @@ STEPS: dict[str, Step] = {
     "the oldest write fails": roll_back,
     "A leaves": lambda pair: pair.release_member("A"),
     "A is lost": lambda pair: pair.release_member("A", were_delivered=True),
-    "a letter is written": lambda pair: pair.write_letters(1),
     "retention": lambda pair: pair.retain_from(pair.window.start_offset + 1),
     "the leader changes": lambda pair: pair.change_leader(),
 }
 
-WORLDS = {
-    "batches": (((0, 1), (2, 2), (3, 4)), 5, 3, 4),
-    "gaps": (((1, 2), (4, 4)), 7, 2, 4),
-    "one at a time": (((0, 0), (1, 1), (2, 2)), 3, 3, 2),
-    "letters": (((0, 1), (2, 2)), 3, 2, 3),
+LETTER_STEPS: dict[str, Step] = STEPS | {"a letter is written": lambda pair: pair.write_letters(1)}
+
+WAITING_STEPS: dict[str, Step] = {
+    "A fetches": STEPS["A fetches"],
+    "B fetches": STEPS["B fetches"],
+    "A accepts the first": accept_first,
+    "A releases the last": release_last,
+    "A releases the first for later": release_with_delay,
+    "B accepts all": STEPS["B accepts all"],
+    "the clock goes on": lambda pair: pair.turn_clock(50),
+    "the clock goes back": lambda pair: pair.turn_clock(-70),
+    "a lock passes": lambda pair: pair.pass_time(LOCK_MS),
+    "the oldest write succeeds": commit(0),
+    "the oldest write fails": roll_back,
+    "retention": STEPS["retention"],
+    "the leader changes": STEPS["the leader changes"],
 }
-"""Batches of the log, its end, the limit of deliveries, the limit of records in flight."""
+
+BATCHES = ((0, 1), (2, 2), (3, 4))
+WORLDS: dict[str, tuple[dict[str, Step], Callable[[], Pair]]] = {
+    "batches": (STEPS, lambda: Pair(BATCHES, 5)),
+    "gaps": (STEPS, lambda: Pair(((1, 2), (4, 4)), 7, limit=2)),
+    "one at a time": (STEPS, lambda: Pair(((0, 0), (1, 1), (2, 2)), 3, in_flight_max=2)),
+    "letters": (LETTER_STEPS, lambda: Pair(((0, 1), (2, 2)), 3, limit=2, in_flight_max=3, has_letters=True)),
+    "delay": (
+        WAITING_STEPS,
+        lambda: Pair(
+            BATCHES, 5, wants=Wants(delay=True), facts={1: (None, 4, 60), 3: (None, 4, 40), 4: (None, 4, 40)}
+        ),
+    ),
+    "few delays": (
+        WAITING_STEPS,
+        lambda: Pair(BATCHES, 5, wants=Wants(delay=True, delay_max=1), facts={1: (None, 4, 60), 3: (None, 4, 60)}),
+    ),
+    "keys": (
+        WAITING_STEPS,
+        lambda: Pair(
+            BATCHES,
+            5,
+            wants=Wants(delay=True, key_order=True, look_ahead=3),
+            facts={0: (7, 4, -1), 1: (8, 4, 60), 2: (7, 4, 60), 3: (8, 4, -1), 4: (7, 4, -1)},
+        ),
+    ),
+    "priorities": (
+        WAITING_STEPS,
+        lambda: Pair(
+            ((0, 0), (2, 4)),
+            6,
+            in_flight_max=2,
+            wants=Wants(priority=True, look_ahead=3),
+            facts={2: (None, 9, -1), 3: (None, 1, -1), 4: (None, 9, -1)},
+        ),
+    ),
+}
+"""What may happen, and the pair to which it does."""
 
 DEPTH = 5
+STATES_MIN = 300
 
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_state_that_can_be_reached(world: str) -> None:
-    batches, log_end, limit, in_flight_max = WORLDS[world]
+    steps, begin = WORLDS[world]
     seen: set[tuple[object, ...]] = set()
     paths: list[tuple[str, ...]] = [()]
     for _ in range(DEPTH):
         longer: list[tuple[str, ...]] = []
         for path in paths:
-            for name, step in STEPS.items():
-                pair = Pair(
-                    batches, log_end, limit=limit, in_flight_max=in_flight_max, has_letters=world == "letters"
-                )
+            for name, step in steps.items():
+                pair = begin()
                 for each in path:
-                    STEPS[each](pair)
+                    steps[each](pair)
                 try:
                     step(pair)
                     pair.check()
@@ -132,4 +184,4 @@ def test_every_state_that_can_be_reached(world: str) -> None:
                     seen.add(state)
                     longer.append((*path, name))
         paths = longer
-    assert len(seen) > 500
+    assert len(seen) > STATES_MIN, f"{len(seen)}"

@@ -26,7 +26,9 @@ from millpond.wire import messages as m
 PARTITION = SharePartition("g", UUID(int=1), 2)
 BATCHES = st.lists(
     st.builds(
-        lambda first, more, state, deliveries, failure: StateBatch(first, first + more, state, deliveries, failure),
+        lambda first, more, state, deliveries, failure: StateBatch(
+            first, first + more, state, deliveries, failure=failure
+        ),
         st.integers(0, 1 << 60),
         st.integers(0, 100),
         st.sampled_from(RecordState),

@@ -43,6 +43,7 @@ def acknowledged_in(topics: Iterable[Any]) -> list[tuple[PartitionKey, list[Ackn
                         each.first_offset,
                         each.last_offset,
                         each.acknowledge_types,
+                        each.delay_ms,
                         given_failure(each.error_type, each.error_message),
                     )
                     for each in partition.acknowledgement_batches
@@ -157,7 +158,7 @@ def _cut(
 ) -> Iterator[tuple[Acknowledgement, int]]:
     """With long ones cut, each with the number of its types or ranges."""
     for each in acknowledgements:
-        first, last, types, *_ = each
+        first, last, types = each.first, each.last, each.types
         if len(types) == 1:
             ends = _range_ends(window, each)
             begin = first
@@ -170,8 +171,8 @@ def _cut(
         else:
             for begin in range(0, len(types), AT_ONCE_MAX):
                 some = types[begin : begin + AT_ONCE_MAX]
-                cut = each._replace(first=first + begin, last=first + begin + len(some) - 1, types=some)
-                yield cut, len(some)
+                part = each._replace(first=first + begin, last=first + begin + len(some) - 1, types=some)
+                yield part, len(some)
 
 
 def _codes(keys: Sequence[PartitionKey], results: Sequence[ErrorCode]) -> Codes:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.broker.shares.locks import Lock
-from millpond.broker.shares.slots import is_available
 
 if TYPE_CHECKING:
+    from millpond.broker.shares.next_records import Upcoming
     from millpond.broker.shares.slots import Slot
     from millpond.broker.shares.window_settings import ShareSettings
 
@@ -39,15 +38,18 @@ class Records(Protocol):
     """What it needs of `window.ShareWindow`."""
 
     settings: ShareSettings
-    in_flight: int
+
+    @property
+    def upcoming(self) -> Upcoming: ...
+
+    @property
+    def in_flight(self) -> int: ...
 
     @property
     def end_offset(self) -> int: ...
 
-    def slots(self, first: int, last: int) -> Iterable[tuple[int, int, Slot]]: ...
-
-    def hold(self, first: int, last: int, deliveries: int, lock: Lock) -> None:
-        """Available records are acquired again."""
+    def hold(self, first: int, last: int, before: Slot, lock: Lock) -> None:
+        """Available records are acquired."""
         ...
 
     def hold_new(self, last: int, lock: Lock) -> None:
@@ -80,24 +82,31 @@ class Acquisition:
         self._batch_size = batch_size
         self._has_record_limit = mode is AcquireMode.RECORD_LIMIT
         self._lock: Lock | None = None
+        self.priority: int | None = None
+        """Of the records that come next; others are left."""
         self._taken_again = 0
         """How many ranges."""
 
     def take_batch(self, first: int, last: int) -> None:
         """Take what is available of one batch of the log."""
         is_split_here = not self._has_record_limit
-        for begin, end, slot in list(self._window.slots(first, last)):
+        for begin, end, slot in self._window.upcoming.runs(first, last, self.priority):
             if self.is_done:
                 return
-            if is_available(slot):
-                self._take_again(begin, end, slot.deliveries, is_split_here)
-                is_split_here = False
+            self._take_again(begin, end, slot, is_split_here)
+            is_split_here = False
         if not self.is_done and last >= self._window.end_offset:
             self._take_new(last, is_split_here)
         self.is_done = self.is_done or self._left <= 0
 
-    def _take_again(self, first: int, last: int, deliveries: int, is_split_here: bool) -> None:
-        size = last - first + 1
+    def _take_again(self, first: int, last: int, slot: Slot, is_split_here: bool) -> None:
+        size, deliveries = last - first + 1, slot.deliveries
+        if slot.waits:
+            # It was looked at, and is acquired for the first time.
+            room = self._settings.in_flight_max - self._window.in_flight
+            if room <= 0:
+                return
+            size = min(size, room) if self._has_record_limit else size
         if deliveries >= self._settings.throttle_from:
             if self.ranges:
                 self.is_done = True
@@ -108,7 +117,7 @@ class Acquisition:
         if self._has_record_limit:
             size = min(size, self._left)
         end = first + size - 1
-        self._window.hold(first, end, deliveries + 1, self._lock_for(first, end))
+        self._window.hold(first, end, slot, self._lock_for(first, end))
         self._took(first, end, deliveries + 1, is_split_here)
         self._taken_again += 1
         if self._taken_again == RANGES_AT_ONCE:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from typing import assert_never
 
 from millpond.base.values import dataclass
 from millpond.broker.shares.slots import Cause
-
-NO_TIME: Final = -1
 
 
 @dataclass(slots=True)
@@ -46,6 +44,7 @@ class Totals:
 @dataclass(frozen=True, slots=True)
 class WindowCounts:
     available: int
+    """Also those that wait for an earlier record with their key."""
     acquired: int
     """Also those whose release is being written."""
     delayed: int

@@ -248,6 +248,20 @@ class ShareFetch(PendingFetch[m.ShareFetchResponse], Later[m.ShareFetchResponse]
             self._warm(key, read)
             return False
         try:
+            looking = leader.look(read)
+        except Refused as refusal:
+            read.release()
+            self._failed[key] = refusal.code
+            return True
+        if looking is not None:
+            self._wait_for_look(key, read, looking)
+            return False
+        if read.is_ahead:
+            read.release()
+            if leader.has_available():
+                self._due[key] = None
+            return True
+        try:
             acquired = leader.acquire(
                 self._session.holder,
                 read,
@@ -274,21 +288,25 @@ class ShareFetch(PendingFetch[m.ShareFetchResponse], Later[m.ShareFetchResponse]
         return True
 
     def _warm(self, key: PartitionKey, read: LogRead) -> None:
+        self._warmed.add(key)
+        self._wait_for_look(key, read, warm(self._source.workers, read.cold))
+
+    def _wait_for_look(self, key: PartitionKey, read: LogRead, looking: Later[bool]) -> None:
+        """A worker looks at what was read, or brings it into memory; then look at the partition again."""
         self._is_warming = True
 
-        def on_warm(is_readable: bool) -> None:
+        def on_looked(is_readable: bool) -> None:
             self._is_warming = False
             read.release()
             if self.ended:
                 return
-            self._warmed.add(key)
             if is_readable:
                 self._due = {key: None, **self._due}
             else:
                 self._failed[key] = ErrorCode.KAFKA_STORAGE_ERROR
             self._look()
 
-        warm(self._source.workers, read.cold).then(on_warm)
+        looking.then(on_looked)
 
     def _drop_records(self) -> None:
         for each in self._served.values():

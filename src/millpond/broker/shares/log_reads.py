@@ -30,6 +30,23 @@ class BatchRead(NamedTuple):
     first: int
     last: int
     range: FileRange
+    record_count: int
+    is_unlooked: bool
+    """It may have something to say about the delivery of its records, and nobody has looked."""
+
+
+class LookingFor(NamedTuple):
+    """Which batches of a read have to be looked at."""
+
+    first: int
+    """Those with records from this offset on."""
+    names: tuple[bytes, ...]
+    """If they have one of these names, or are compressed."""
+    all: bool = False
+    """In any case."""
+
+    def is_in(self, data: bytes, begin: int, end: int) -> bool:
+        return any(data.find(name, begin, end) >= 0 for name in self.names)
 
 
 class LogRead(NamedTuple):
@@ -44,6 +61,8 @@ class LogRead(NamedTuple):
     """Also those that members may not see."""
     cold: list[FileRange]
     """Ranges that a worker has to bring into memory first; then nothing was read."""
+    is_ahead: bool = False
+    """It was read to look at it, not to deliver it."""
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
@@ -57,7 +76,8 @@ class LogRead(NamedTuple):
         kept: list[FileRange] = []
         left = iter(acquired)
         range_first, range_last = 0, -1
-        for first, last, part in self.batches:
+        for batch in self.batches:
+            first, last, part = batch.first, batch.last, batch.range
             while range_last < first:
                 following = next(left, None)
                 if following is None:
@@ -78,7 +98,13 @@ def upper_offset(partition: Partition, *, committed_only: bool) -> int:
 
 
 def read_log(
-    partition: Partition, first: int, bytes_max: int, *, committed_only: bool, is_warm: bool = False
+    partition: Partition,
+    first: int,
+    bytes_max: int,
+    *,
+    committed_only: bool,
+    is_warm: bool = False,
+    looking_for: LookingFor | None = None,
 ) -> LogRead:
     """Read from `first` on: at least one batch, if there is one. Refused if the log cannot be read.
 
@@ -96,7 +122,7 @@ def read_log(
     if cold:
         return LogRead(first, first - 1, [], ranges, 0, cold)
     try:
-        last, batches, count = _visible_batches(ranges, first, upper, aborted)
+        last, batches, count = _visible_batches(ranges, first, upper, aborted, looking_for)
     except (OSError, CorruptBatch) as fault:
         release_ranges(ranges)
         code = ErrorCode.CORRUPT_MESSAGE if isinstance(fault, CorruptBatch) else ErrorCode.KAFKA_STORAGE_ERROR
@@ -105,7 +131,11 @@ def read_log(
 
 
 def _visible_batches(
-    ranges: Sequence[FileRange], first: int, upper: int, aborted: Sequence[Aborted]
+    ranges: Sequence[FileRange],
+    first: int,
+    upper: int,
+    aborted: Sequence[Aborted],
+    wanted: LookingFor | None,
 ) -> tuple[int, list[BatchRead], int]:
     """The offset up to which the ranges have been read, the batches that members may see, and how many were read."""
     batches: list[BatchRead] = []
@@ -115,6 +145,7 @@ def _visible_batches(
         aborted_by.setdefault(entry.producer_id, []).append(entry)
     for part in ranges:
         data = part.file.read_at(part.position, part.length)
+        has_name = wanted is not None and wanted.is_in(data, 0, len(data))
         for position, header in walk(data):
             if header.base_offset >= upper or count == READ_BATCHES_MAX:
                 return last, batches, count
@@ -122,7 +153,16 @@ def _visible_batches(
             last = min(header.last_offset, upper - 1)
             if last >= first and _is_visible(header, aborted_by):
                 place = FileRange(part.file, part.position + position, header.size)
-                batches.append(BatchRead(header.base_offset, last, place))
+                is_unlooked = (
+                    wanted is not None
+                    and last >= wanted.first
+                    and (
+                        wanted.all
+                        or header.codec > 0
+                        or (has_name and wanted.is_in(data, position, position + header.size))
+                    )
+                )
+                batches.append(BatchRead(header.base_offset, last, place, header.record_count, is_unlooked))
     return last, batches, count
 
 

@@ -17,12 +17,15 @@ from millpond.base.errors import ErrorCode, Refused
 from millpond.base.later import Later, done, run_all
 from millpond.base.named_tuple import NamedTuple
 from millpond.base.values import dataclass
-from millpond.broker.shares.log_reads import LogRead, read_log, upper_offset
+from millpond.broker.shares.due_timer import DueTimer
+from millpond.broker.shares.log_reads import READ_BYTES_MAX, LogRead, LookingFor, read_log, upper_offset
+from millpond.broker.shares.lookout import Lookout
 from millpond.broker.shares.oldest import OldestRecord
+from millpond.broker.shares.record_facts import wanted_by
 from millpond.broker.shares.verdicts import AcknowledgeType
 from millpond.broker.shares.window import ShareWindow
 from millpond.config.group import reset_duration_ms
-from millpond.coordinators.shares.state_batches import StateBatch
+from millpond.coordinators.shares.state_batches import NO_TIME, StateBatch
 
 if TYPE_CHECKING:
     from millpond.base.clock import Timer
@@ -53,6 +56,8 @@ WRITE_RANGES_MAX: Final = 300
 """A write takes no further change once it has this many ranges."""
 RELEASED_AT_ONCE: Final = 300
 """No further lock is released in one turn of the loop once this many records are, nor one in more ranges."""
+DUE_AT_ONCE: Final = 500
+"""Ranges of delayed records that become available in one turn of the loop."""
 
 UNCERTAIN: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR})
 """A write that failed with one of these may still take effect, and is repeated."""
@@ -144,6 +149,8 @@ class ShareLeader:
         self._timer_ms = 0
         self._retry: Timer | None = None
         self._certain_again: Timer | None = None
+        self._due_timer = DueTimer(services.clock, self._on_due)
+        self._lookout = Lookout(services.clock, services.workers)
         self._load_again_ms = RETRY_MS
         self._is_unused = False
         partition.watchers[self] = None
@@ -262,12 +269,15 @@ class ShareLeader:
         self.window = ShareWindow.load(window_settings, start_offset, batches)
         self.window.advance_start(self.partition.log.start_offset)
         self._look_for_letters()
+        self._set_due_timer()
         self._wake()
 
     def configure(self, settings: ShareReadSettings) -> None:
         self._settings = settings
         if self.window is not None:
-            self.window.settings = settings.window_of(self.partition.name.topic)
+            self.window.configure(settings.window_of(self.partition.name.topic))
+            self._set_due_timer()
+            self._wake()
 
     # Delivering.
 
@@ -278,12 +288,17 @@ class ShareLeader:
     def has_available(self) -> bool:
         """Whether a member could acquire something, as far as that is known without reading the log."""
         window = self.window
-        if window is None or self.ended:
+        if window is None or self.ended or self._lookout.is_busy:
             return False
+        self._free_due(window)
+        upper = upper_offset(self.partition, committed_only=self.reads_committed)
+        look = window.look_offset()
+        if look is not None and look < upper:
+            return self._is_certain()
         first = window.next_fetch_offset()
-        if first == window.end_offset and window.in_flight >= window.settings.in_flight_max:
+        if first == window.end_offset and not window.may_append:
             return False
-        return first < upper_offset(self.partition, committed_only=self.reads_committed) and self._is_certain()
+        return first < upper and self._is_certain()
 
     def _is_certain(self) -> bool:
         """Whether no other node can lead yet, and have finished what is available here. If not, look again soon."""
@@ -310,11 +325,37 @@ class ShareLeader:
         return whole - log.size_from(upper) or whole or 1
 
     def read(self, bytes_max: int, *, is_warm: bool) -> LogRead:
-        """Read the log where the next records are available. Refused if it cannot be read."""
+        """Read the log where the next records are available, or where it has to be looked at before. Refused if it
+        cannot be read."""
+        window, partition, settings = self.window, self.partition, self._settings.window
+        assert window is not None
+        window.advance_start(partition.log.start_offset)
+        reading = partial(read_log, partition, committed_only=self.reads_committed, is_warm=is_warm)
+        look = window.look_offset()
+        if look is not None and look < upper_offset(partition, committed_only=self.reads_committed):
+            read = reading(look, READ_BYTES_MAX, looking_for=LookingFor(look, (), all=True))
+            if read.cold or read.last >= look:
+                return read._replace(is_ahead=True)
+            read.release()
+        looking_for = None
+        if settings.delay_enable and not settings.is_ordered:
+            looking_for = LookingFor(window.upcoming.looked, wanted_by(settings).headers)
+        return reading(window.next_fetch_offset(), bytes_max, looking_for=looking_for)
+
+    def look(self, read: LogRead) -> Later[bool] | None:
+        """Learn about the records that were read what the group wants to know before it acquires them. None if that
+        is done; otherwise it ends with whether the log could be read, and the read must be kept until then. Refused
+        if it cannot be read."""
         assert self.window is not None
-        self.window.advance_start(self.partition.log.start_offset)
-        first = self.window.next_fetch_offset()
-        return read_log(self.partition, first, bytes_max, committed_only=self.reads_committed, is_warm=is_warm)
+        looking = self._lookout.look(self.window, read)
+        self._set_due_timer()
+        return looking if looking is None else looking.map(self._on_looked)
+
+    def _on_looked(self, is_readable: bool) -> bool:
+        self._set_due_timer()
+        if not self.ended:
+            self._wake()
+        return is_readable
 
     def acquire(
         self, holder: str, read: LogRead, *, max_records: int, batch_size: int, mode: AcquireMode
@@ -341,7 +382,9 @@ class ShareLeader:
         if not self._settings.may_renew and any(AcknowledgeType.RENEW in each.types for each in acknowledgements):
             return done(ErrorCode.INVALID_REQUEST)
         try:
-            change = self.window.acknowledge(holder, acknowledgements, self._clock.monotonic_ms())
+            change = self.window.acknowledge(
+                holder, acknowledgements, self._clock.monotonic_ms(), self._clock.wall_ms()
+            )
         except Refused as refusal:
             return done(refusal.code)
         self._set_timer()
@@ -460,6 +503,7 @@ class ShareLeader:
             self.window.commit(write.change)
         self._set_timer()
         self._look_for_letters()
+        self._set_due_timer()
         if self._queue or self._is_unused:
             self._clock.call_soon(self._write_next)
         # A later change may have been answered while these readers run.
@@ -527,6 +571,22 @@ class ShareLeader:
         self._write(change).then(_ignore)
         self._set_timer()
 
+    def _set_due_timer(self) -> None:
+        if self.window is not None and not self.ended:
+            self._due_timer.set(self.window.next_due_ms())
+
+    def _on_due(self) -> None:
+        if self.window is None or self.ended:
+            return
+        self._free_due(self.window)
+        self._set_due_timer()
+        self._wake()
+
+    def _free_due(self, window: ShareWindow) -> None:
+        due_ms = window.next_due_ms()
+        if due_ms != NO_TIME and due_ms <= self._clock.wall_ms():
+            window.free_due(self._clock.wall_ms(), DUE_AT_ONCE)
+
     # Ending.
 
     def keep(self) -> None:
@@ -554,6 +614,7 @@ class ShareLeader:
                 timer.cancel()
         if self._letters is not None:
             self._letters.stop()
+        self._due_timer.cancel()
         self._on_end(self)
         open_writes, self._writing, self._queue = [*self._writing, *self._queue], [], []
         waiters, self.waiters = self.waiters, {}

@@ -8,7 +8,20 @@ from typing import Final
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.broker.shares.locks import Lock
-from millpond.coordinators.shares.state_batches import TERMINAL, Failure, RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import NO_TIME, TERMINAL, Failure, RecordState, StateBatch
+
+
+class Waits(IntEnum):
+    """Why available records do not count as in flight, and whether they may be acquired."""
+
+    NO = 0
+    """They were acquired before: they are in flight."""
+    FOR_MEMBER = 1
+    """They were looked at, and never acquired."""
+    FOR_KEY = 2
+    """An earlier record with the same key is unfinished."""
+    FOR_TIME = 3
+    """They are delayed."""
 
 
 class Slot(NamedTuple):
@@ -18,6 +31,7 @@ class Slot(NamedTuple):
     deliveries: int
     lock: Lock | None = None
     change: Change | None = None
+    waits: Waits = Waits.NO
     failure: Failure | None = None
     """Of records whose dead letter is not yet written."""
 
@@ -43,6 +57,8 @@ class Move(NamedTuple):
     state: RecordState
     deliveries: int
     cause: Cause
+    due_ms: int = NO_TIME
+    """Until then, by the wall clock, released records are delayed."""
     failure: Failure | None = None
 
 
@@ -72,7 +88,8 @@ def slot_of(state: RecordState, deliveries: int, failure: Failure | None = None)
 
 
 def is_available(slot: Slot) -> bool:
-    return slot.state is RecordState.AVAILABLE and slot.change is None
+    """Whether its records may be acquired."""
+    return slot.state is RecordState.AVAILABLE and slot.change is None and slot.waits <= Waits.FOR_MEMBER
 
 
 def is_archiving(slot: Slot) -> bool:
@@ -81,12 +98,13 @@ def is_archiving(slot: Slot) -> bool:
 
 
 def _batches_of(moves: Sequence[Move]) -> list[StateBatch]:
-    """What to write, with neighbours of the same state, count and failure as one."""
+    """What to write, with neighbours of the same state, count, time and failure as one."""
     batches: list[StateBatch] = []
-    for first, last, _, state, deliveries, _, failure in moves:
+    for move in moves:
+        batch = StateBatch(move.first, move.last, move.state, move.deliveries, move.due_ms, move.failure)
         before = batches[-1] if batches else None
-        if before is not None and before[1:] == (first - 1, state, deliveries, failure):
-            batches[-1] = before._replace(last=last)
+        if before is not None and before.last == batch.first - 1 and before[2:] == batch[2:]:
+            batches[-1] = before._replace(last=batch.last)
         else:
-            batches.append(StateBatch(first, last, state, deliveries, failure))
+            batches.append(batch)
     return batches

@@ -13,22 +13,23 @@ States are kept by range, and every operation costs O(log n) for each range that
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
 from itertools import islice
 from sys import maxsize
 from typing import Final
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.shares.acquisition import Acquired, AcquireMode, Acquisition
-from millpond.broker.shares.counts import NO_TIME, Totals, WindowCounts
+from millpond.broker.shares.counts import Totals, WindowCounts
 from millpond.broker.shares.failures import failure_of
 from millpond.broker.shares.locks import Lock, Locks
+from millpond.broker.shares.look_ahead import learn
+from millpond.broker.shares.next_records import Fact, Upcoming
 from millpond.broker.shares.offset_heap import OffsetHeap
-from millpond.broker.shares.slots import Cause, Change, Move, Slot, is_archiving, is_available, slot_of
+from millpond.broker.shares.slots import Cause, Change, Move, Slot, Waits, is_archiving, is_available, slot_of
 from millpond.broker.shares.verdicts import Acknowledgement, AcknowledgeType, check_form, runs
 from millpond.broker.shares.window_settings import ShareSettings
 from millpond.coordinators.shares.range_map import RangeMap
-from millpond.coordinators.shares.state_batches import TERMINAL, Failure, RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import NO_TIME, TERMINAL, Failure, RecordState, StateBatch
 
 RETRY_MS: Final = 1_000
 """How long records whose lock has expired stay locked after their release could not be written."""
@@ -45,13 +46,11 @@ CAUSES: Final = {
 class ShareWindow:
     def __init__(self, settings: ShareSettings, start_offset: int) -> None:
         self.settings = settings
-        self.in_flight = 0
-        """The number of unfinished records in the window."""
         self._slots: RangeMap[Slot] = RangeMap(start_offset)
+        self.upcoming: Final = Upcoming(self._slots)
         self._locks = Locks()
-        self._available: list[int] = []
-        """A heap of offsets that were available; it has the first one of every available range."""
-        self._in_heap: set[int] = set()
+        self._unfinished = 0
+        """The number of unfinished records in the window."""
         self._complete = 0
         self._in_changes = 0
         """The number of records in changes that are being written, without those that will be ARCHIVING."""
@@ -69,14 +68,17 @@ class ShareWindow:
         and never acknowledged: those are available."""
         window = cls(settings, start_offset)
         slots = window._slots
-        for first, last, state, deliveries, failure in batches:
+        for first, last, state, deliveries, due_ms, failure in batches:
             if last < slots.end:
                 continue
             if first > slots.end:
-                window._append(first - 1, slot_of(RecordState.AVAILABLE, 0))
+                window.append(first - 1, slot_of(RecordState.AVAILABLE, 0))
             is_kept = state in TERMINAL or state is RecordState.ARCHIVING
             slot = slot_of(state, deliveries, failure) if is_kept else slot_of(RecordState.AVAILABLE, deliveries)
-            window._append(last, slot)
+            if slot.state is RecordState.AVAILABLE and due_ms > NO_TIME:
+                slot = slot._replace(waits=Waits.FOR_TIME)
+                window.upcoming.delays.add(slots.end, last, due_ms, by_header=False)
+            window.append(last, slot)
         window._advance()
         return window
 
@@ -89,7 +91,7 @@ class ShareWindow:
 
     @property
     def end_offset(self) -> int:
-        """The first offset that nobody has acquired yet."""
+        """The first offset that nobody has acquired or looked at yet."""
         return self._slots.end
 
     @property
@@ -107,16 +109,27 @@ class ShareWindow:
         """What has happened since the window was loaded."""
         return self._totals
 
+    @property
+    def in_flight(self) -> int:
+        """The number of unfinished records that were acquired, and are not delayed."""
+        return self._unfinished - self.upcoming.waiting
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a record may be acquired for the first time."""
+        return self.in_flight < self.settings.in_flight_max
+
     def counts(self) -> WindowCounts:
         total, totals = self.end_offset - self.start_offset, self._totals
-        available = self.in_flight - self.held_count - self._in_changes - self.archiving_count
+        delayed = self.upcoming.delays.count
+        available = self._unfinished - self.held_count - self._in_changes - delayed - self.archiving_count
         return WindowCounts(
             available=available,
-            acquired=total - self._complete - available - self.archiving_count,
-            delayed=0,
+            acquired=total - self._complete - available - delayed - self.archiving_count,
+            delayed=delayed,
             archiving=self.archiving_count,
             finished=self._complete,
-            next_due_ms=NO_TIME,
+            next_due_ms=self.next_due_ms(),
             delivered=totals.delivered,
             accepted=totals.accepted,
             released=totals.released,
@@ -127,16 +140,16 @@ class ShareWindow:
     @property
     def is_full(self) -> bool:
         """Whether nothing can be acquired: nothing is available, and no new record may be added."""
-        return self.in_flight >= self.settings.in_flight_max and self.next_fetch_offset() == self.end_offset
+        return not self.has_room and self.next_fetch_offset() == self.end_offset
 
     def next_fetch_offset(self) -> int:
-        """The first available offset, or the end offset."""
-        heap = self._available
-        while heap:
-            if heap[0] >= self.start_offset and is_available(self._slots.at(heap[0])):
-                return heap[0]
-            self._in_heap.discard(heappop(heap))
-        return self.end_offset
+        """Where the next records are that may be acquired: an available offset, or the end offset."""
+        following = self.upcoming.next(has_room=self.has_room)
+        return self.end_offset if following is None else following[0]
+
+    def next_due_ms(self) -> int:
+        """When `free_due` must be called, by the wall clock; -1 if no record is delayed."""
+        return self.upcoming.delays.next_due_ms(self.start_offset)
 
     def next_deadline_ms(self) -> int | None:
         """When `on_timer` must be called; None if no member holds a record."""
@@ -174,9 +187,13 @@ class ShareWindow:
         """
         if first > self.end_offset:
             return []
+        if self.settings.is_ordered or self.settings.delay_enable:
+            last = min(last, self.upcoming.looked - 1)
         position = max(first, self.start_offset)
+        following, has_room = self.upcoming.next(has_room=self.has_room), self.has_room
         deadline_ms = now_ms + self.settings.lock_duration_ms
         taken = Acquisition(self, member_id, deadline_ms, max_records, batch_size, mode)
+        taken.priority = None if following is None else following[1]
         for base, batch_last in batches:
             begin, end = max(base, position), min(batch_last, last)
             if begin > end:
@@ -191,24 +208,30 @@ class ShareWindow:
             self._archive(position, last)
         for lock in taken.locks:
             self._locks.add(lock)
-        self._totals.delivered += taken.count
+        if taken.ranges:
+            self._totals.delivered += taken.count
+            self.upcoming.acquired(taken.ranges[0].first, has_room=has_room)
         self._advance()
         return taken.ranges
 
     # What an acquisition does.
 
-    def hold(self, first: int, last: int, deliveries: int, lock: Lock) -> None:
-        """Available records are acquired again."""
-        self._slots.assign(first, last, Slot(RecordState.ACQUIRED, deliveries, lock))
-        self._note_available(last + 1)
+    def hold(self, first: int, last: int, before: Slot, lock: Lock) -> None:
+        """Available records are acquired."""
+        if before.waits:
+            self.upcoming.waiting -= last - first + 1
+        self._slots.assign(first, last, Slot(RecordState.ACQUIRED, before.deliveries + 1, lock))
+        self.upcoming.push_at(last + 1)
 
     def hold_new(self, last: int, lock: Lock) -> None:
         """The records from the end offset up to `last` are acquired."""
-        self._append(last, Slot(RecordState.ACQUIRED, 1, lock))
+        self.append(last, Slot(RecordState.ACQUIRED, 1, lock))
 
     # Acknowledge.
 
-    def acknowledge(self, member_id: str, acknowledgements: Sequence[Acknowledgement], now_ms: int) -> Change:
+    def acknowledge(
+        self, member_id: str, acknowledgements: Sequence[Acknowledgement], now_ms: int, wall_ms: int = 0
+    ) -> Change:
         """Finish, release or renew what the member holds. If it does not hold a part, all is refused."""
         moves: list[Move] = []
         renewals: list[tuple[int, int, Slot]] = []
@@ -227,8 +250,11 @@ class ShareWindow:
                         )
                     if kind is AcknowledgeType.RENEW:
                         renewals.append((begin, end, slot))
-                    else:
-                        moves.append(self._move(begin, end, slot, kind, CAUSES[kind], acknowledgement.failure))
+                        continue
+                    move = self._move(begin, end, slot, kind, CAUSES[kind], acknowledgement.failure)
+                    if move.state is RecordState.AVAILABLE and acknowledgement.delay_ms > 0:
+                        move = move._replace(due_ms=wall_ms + acknowledgement.delay_ms)
+                    moves.append(move)
         for begin, end, slot in renewals:
             self._renew(begin, end, slot, now_ms)
         return self._begin(moves)
@@ -263,15 +289,17 @@ class ShareWindow:
                 continue
             count = move.last - first + 1
             self._totals.add(move.cause, count)
-            self._slots.assign(first, move.last, slot_of(move.state, move.deliveries, move.failure))
             if move.state is RecordState.ARCHIVING:
+                self._slots.assign(first, move.last, slot_of(move.state, move.deliveries, move.failure))
                 self._archiving.push(first)
                 continue
             self._in_changes -= count
             if move.state in TERMINAL:
-                self.in_flight -= count
+                self._slots.assign(first, move.last, slot_of(move.state, move.deliveries))
+                self._unfinished -= count
+                self.upcoming.finished(first, move.last)
             else:
-                self._push_available(first)
+                self.upcoming.release(first, move.last, move.deliveries, move.due_ms)
         self._advance()
 
     def roll_back(self, change: Change, now_ms: int) -> None:
@@ -302,6 +330,67 @@ class ShareWindow:
                 lock = Lock(lock.member_id, first, move.last, now_ms + RETRY_MS)
                 self._locks.add(lock)
             self._slots.assign(first, move.last, move.before._replace(lock=lock))
+
+    # Looking ahead.
+
+    def look_offset(self) -> int | None:
+        """From where on records have to be looked at before any is acquired; None if enough are known."""
+        settings, looked = self.settings, self.upcoming.looked
+        if not settings.is_ordered:
+            return None
+        # A quarter at a time: to look for one record costs as much as to look for hundreds.
+        if looked >= self.end_offset and (
+            self.upcoming.ahead_count > 3 * settings.look_ahead_records // 4
+            or self.upcoming.delays.count >= settings.delay_max_records
+        ):
+            return None
+        return looked
+
+    @property
+    def may_append(self) -> bool:
+        """Whether records after the end offset may be acquired now."""
+        settings = self.settings
+        if settings.is_ordered or not self.has_room:
+            return False
+        has_delays = settings.delay_enable and self.upcoming.delays.count >= settings.delay_max_records
+        return not has_delays or self.end_offset < self.upcoming.looked
+
+    def learn(
+        self, first: int, last: int, batches: Sequence[tuple[int, int]], facts: Sequence[Fact], wall_ms: int
+    ) -> None:
+        """Everything from `first` to `last` was looked at; see `look_ahead.learn`."""
+        if facts or self.settings.is_ordered:
+            learn(self, first, last, batches, facts, wall_ms)
+            self._advance()
+        elif first <= self.end_offset:
+            self.upcoming.looked = max(self.upcoming.looked, last + 1)
+
+    def append(self, last: int, slot: Slot) -> None:
+        """Continue the window with records that nobody has acquired, or that hold nothing for members."""
+        first = self.end_offset
+        self._slots.append(last, slot)
+        if slot.state in TERMINAL:
+            self._complete += last - first + 1
+        else:
+            self._unfinished += last - first + 1
+            if slot.state is RecordState.AVAILABLE:
+                self.upcoming.entered(first, last, slot)
+            elif slot.state is RecordState.ARCHIVING:
+                self.archiving_count += last - first + 1
+                self._archiving.push(first)
+
+    def free_due(self, wall_ms: int, ranges_max: int = maxsize) -> None:
+        """Delayed records that are due may be acquired. With `ranges_max` some may be left."""
+        self.upcoming.free_due(wall_ms, ranges_max)
+
+    def configure(self, settings: ShareSettings) -> None:
+        before, self.settings = self.settings, settings
+        self.upcoming.delays.ignores_headers = not settings.delay_enable
+        asks_for_more = (settings.key_order_enable and not before.key_order_enable) or (
+            settings.priority_enable and not before.priority_enable
+        )
+        if asks_for_more:
+            self.upcoming.look_again()
 
     # Dead letters.
 
@@ -336,12 +425,13 @@ class ShareWindow:
         """The log begins at a later offset: earlier records are gone, even those that members hold."""
         if log_start <= self.start_offset:
             return
-        for first, last, slot in self._slots.ranges(self.start_offset, log_start - 1):
+        passed = list(self._slots.ranges(self.start_offset, log_start - 1))
+        for first, last, slot in passed:
             count = last - first + 1
             if slot.state in TERMINAL:
                 self._complete -= count
             if slot.state not in TERMINAL or slot.change is not None:
-                self.in_flight -= count
+                self._unfinished -= count
             if slot.state is RecordState.ARCHIVING:
                 self.archiving_count -= count
                 self.lost_letters += count
@@ -350,7 +440,8 @@ class ShareWindow:
             if slot.lock is not None:
                 self._locks.remove(slot.lock, count)
         self._slots.drop_before(log_start)
-        self._note_available(log_start)
+        self.upcoming.passed(log_start, passed)
+        self.upcoming.push_at(log_start)
         self._note_archiving(log_start)
         self._advance()
 
@@ -361,7 +452,7 @@ class ShareWindow:
     ) -> Move:
         state, deliveries = self._verdict(kind, slot.deliveries)
         failure = failure_of(kind, given, self.archiving_count) if state is RecordState.ARCHIVING else None
-        return Move(first, last, slot, state, deliveries, cause, failure)
+        return Move(first, last, slot, state, deliveries, cause, failure=failure)
 
     def _verdict(self, kind: AcknowledgeType, deliveries: int) -> tuple[RecordState, int]:
         given_up = RecordState.ARCHIVING if self.settings.has_dead_letters else RecordState.ARCHIVED
@@ -402,7 +493,7 @@ class ShareWindow:
                 self._in_changes += count
             if move.state in TERMINAL:
                 self._complete += count
-            slot = Slot(move.state, move.deliveries, None, change, move.failure)
+            slot = Slot(move.state, move.deliveries, None, change, failure=move.failure)
             self._slots.assign(move.first, move.last, slot)
             if lock is None:
                 self._note_archiving(move.last + 1)
@@ -422,25 +513,15 @@ class ShareWindow:
         found = list(self._slots.ranges(first, last))
         for begin, end, slot in found:
             if is_available(slot):
+                if slot.waits:
+                    self.upcoming.waiting -= end - begin + 1
                 self._slots.assign(begin, end, slot_of(RecordState.ARCHIVED, 0))
-                self._note_available(end + 1)
-                self.in_flight -= end - begin + 1
+                self.upcoming.push_at(end + 1)
+                self._unfinished -= end - begin + 1
                 self._complete += end - begin + 1
+                self.upcoming.finished(begin, end)
         if last >= self.end_offset:
-            self._append(last, slot_of(RecordState.ARCHIVED, 0))
-
-    def _append(self, last: int, slot: Slot) -> None:
-        first = self.end_offset
-        self._slots.append(last, slot)
-        if slot.state in TERMINAL:
-            self._complete += last - first + 1
-        else:
-            self.in_flight += last - first + 1
-            if slot.state is RecordState.AVAILABLE:
-                self._push_available(first)
-            elif slot.state is RecordState.ARCHIVING:
-                self.archiving_count += last - first + 1
-                self._archiving.push(first)
+            self.append(last, slot_of(RecordState.ARCHIVED, 0))
 
     def _advance(self) -> None:
         """Move the start offset past finished records."""
@@ -453,17 +534,7 @@ class ShareWindow:
         if first > self.start_offset:
             self._slots.drop_before(first)
 
-    def _note_available(self, offset: int) -> None:
-        """Ranges before this offset changed: if an available one begins here now, remember it."""
-        if offset < self.end_offset and is_available(self._slots.at(offset)):
-            self._push_available(offset)
-
     def _note_archiving(self, offset: int) -> None:
-        """The same for ranges that are ARCHIVING."""
+        """Ranges before this offset changed: if one begins here now that is ARCHIVING, remember it."""
         if self.start_offset <= offset < self.end_offset and is_archiving(self._slots.at(offset)):
             self._archiving.push(offset)
-
-    def _push_available(self, offset: int) -> None:
-        if offset not in self._in_heap:
-            self._in_heap.add(offset)
-            heappush(self._available, offset)

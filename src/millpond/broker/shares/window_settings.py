@@ -15,6 +15,21 @@ class ShareSettings:
     """`share.partition.max.record.locks`: no record is acquired for the first time while so many are unfinished."""
     has_dead_letters: bool = False
     """Whether records that are given up get a dead letter before they are archived."""
+    delay_enable: bool = False
+    """`share.delay.enable`"""
+    delay_max_records: int = 1_000_000
+    """`share.delay.max.records`: no further records are looked at while so many are delayed."""
+    key_order_enable: bool = False
+    """`share.key.order.enable`"""
+    priority_enable: bool = False
+    """`share.priority.enable`"""
+    look_ahead_records: int = 10_000
+    """`share.look.ahead.records`: no further records are looked at while so many are known and never acquired."""
+
+    @property
+    def is_ordered(self) -> bool:
+        """Records have to be looked at before it is known which one comes next."""
+        return self.key_order_enable or self.priority_enable
 
     @property
     def throttle_from(self) -> int:

@@ -7,7 +7,7 @@ from typing import Final
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.coordinators.shares.range_map import RangeMap
-from millpond.coordinators.shares.state_batches import TERMINAL, Failure, RecordState, StateBatch
+from millpond.coordinators.shares.state_batches import NO_TIME, TERMINAL, Failure, RecordState, StateBatch
 
 NO_OFFSET = -1
 """The start offset of a group that has not read the partition yet, and in a write that does not change it."""
@@ -24,6 +24,7 @@ def on_wire(complete_count: int) -> int:
 class Recorded(NamedTuple):
     state: RecordState
     deliveries: int = 0
+    available_at_ms: int = NO_TIME
     failure: Failure | None = None
 
 

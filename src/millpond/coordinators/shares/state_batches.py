@@ -20,6 +20,8 @@ class RecordState(IntEnum):
     ARCHIVED = 4
 
 
+NO_TIME: Final = -1
+
 TERMINAL: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 """A record in one of these states is never delivered again."""
 
@@ -38,6 +40,8 @@ class StateBatch(NamedTuple):
     last: int
     state: RecordState
     deliveries: int
+    available_at_ms: int = NO_TIME
+    """Until then, by the wall clock, an available record is delayed."""
     failure: Failure | None = None
     """Only of records whose dead letter is not yet written."""
 
@@ -50,6 +54,7 @@ def to_wire(batch: StateBatch) -> dict[str, Any]:
         "last_offset": batch.last,
         "delivery_state": int(batch.state),
         "delivery_count": batch.deliveries,
+        "available_at_ms": batch.available_at_ms,
         "error_type": error_type,
         "error_message": error_message,
     }
@@ -62,5 +67,6 @@ def from_wire(batch: Any) -> StateBatch:
         batch.last_offset,
         RecordState(batch.delivery_state),
         batch.delivery_count,
+        batch.available_at_ms,
         Failure(batch.error_type, batch.error_message) if has_error else None,
     )

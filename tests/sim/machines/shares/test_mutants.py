@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
-from millpond.broker.shares import acquisition
+from millpond.broker.shares import next_records
 from millpond.broker.shares import window as window_module
 from millpond.broker.shares.acquisition import Acquisition
+from millpond.broker.shares.delays import Delays
+from millpond.broker.shares.key_order import KeyOrder
 from millpond.broker.shares.locks import Lock, Locks
+from millpond.broker.shares.next_records import Fact, Upcoming
 from millpond.broker.shares.slots import Cause, Change, Move, Slot, slot_of
 from millpond.broker.shares.verdicts import AcknowledgeType
 from millpond.broker.shares.window import ShareWindow
@@ -37,8 +40,7 @@ def finish_before_it_is_written(patch: Patch) -> None:
         change = real(self, moves)
         for move in change.moves:
             self._slots.assign(move.first, move.last, slot_of(move.state, move.deliveries, move.failure))
-            if move.state is RecordState.AVAILABLE:
-                self._push_available(move.first)
+            self.upcoming.push_at(move.first)
         return change
 
     patch.setattr(ShareWindow, "_begin", begin)
@@ -58,7 +60,7 @@ def release_when_a_write_fails(patch: Patch) -> None:
                     if slot.lock is not None:
                         self._locks.remove(slot.lock, end - begin + 1)
                     self._slots.assign(begin, end, slot_of(RecordState.AVAILABLE, slot.deliveries))
-                    self._push_available(begin)
+                    self.upcoming.push_at(begin)
 
     patch.setattr(ShareWindow, "roll_back", roll_back)
 
@@ -67,12 +69,12 @@ def believe_anybody(patch: Patch) -> None:
     """Whoever acknowledges a record is taken for its holder."""
     real = ShareWindow.acknowledge
 
-    def acknowledge(self: ShareWindow, member_id: str, acknowledgements: Any, now_ms: int) -> Change:
-        for first, last, *_ in acknowledgements:
-            for _, _, slot in self._slots.ranges(first, last):
+    def acknowledge(self: ShareWindow, member_id: str, acknowledgements: Any, *times: int) -> Change:
+        for each in acknowledgements:
+            for _, _, slot in self._slots.ranges(each.first, each.last):
                 if slot.lock is not None:
                     member_id = slot.lock.member_id
-        return real(self, member_id, acknowledgements, now_ms)
+        return real(self, member_id, acknowledgements, *times)
 
     patch.setattr(ShareWindow, "acknowledge", acknowledge)
 
@@ -148,7 +150,7 @@ def begin_after_the_first_batch(patch: Patch) -> None:
 
 def forget_what_became_available_behind(patch: Patch) -> None:
     """The rest of an available range, of which a part was acquired, is not found again."""
-    patch.setattr(ShareWindow, "_note_available", lambda *_: None)
+    patch.setattr(Upcoming, "push_at", lambda *_: None)
 
 
 def never_expire(patch: Patch) -> None:
@@ -195,14 +197,14 @@ def ignore_the_limit_in_flight(patch: Patch) -> None:
 
 def acquire_what_is_being_released(patch: Patch) -> None:
     """A record is available as soon as its release is decided, whether or not its count is written."""
-    for module in (window_module, acquisition):
-        patch.setattr(module, "is_available", lambda slot: slot.state is RecordState.AVAILABLE)
+    for module in (window_module, next_records):
+        patch.setattr(module, "is_available", lambda slot: slot.state is RecordState.AVAILABLE and slot.waits <= 1)
     real = ShareWindow._begin
 
     def begin(self: ShareWindow, moves: Any) -> Change:
         change = real(self, moves)
         for move in change.moves:
-            self._push_available(move.first)
+            self.upcoming.push_at(move.first)
         return change
 
     patch.setattr(ShareWindow, "_begin", begin)
@@ -230,6 +232,79 @@ def pass_what_is_held(patch: Patch) -> None:
             self.advance_start(ranges[1][0])
 
     patch.setattr(ShareWindow, "_advance", advance)
+
+
+# Delay, order per key, priority
+
+
+def fall_due_early(patch: Patch) -> None:
+    real = Delays.due
+    patch.setattr(Delays, "due", lambda self, wall_ms, *rest: real(self, wall_ms + 100, *rest))
+
+
+def never_fall_due(patch: Patch) -> None:
+    patch.setattr(Delays, "next_due_ms", lambda *_: -1)
+
+
+def forget_the_time_on_load(patch: Patch) -> None:
+    """A new leader takes a record that was released for later as available."""
+    real = ShareWindow.load
+
+    def load(settings: ShareSettings, start_offset: int, batches: Sequence[StateBatch]) -> ShareWindow:
+        return real(settings, start_offset, [each._replace(available_at_ms=-1) for each in batches])
+
+    patch.setattr(ShareWindow, "load", load)
+
+
+def forget_the_time_behind_another_record(patch: Patch) -> None:
+    """A delayed record that waited for its key goes as soon as its key lets it."""
+    real = Upcoming.waits_as
+
+    def waits_as(self: Upcoming, fact: Fact, wall_ms: int) -> Any:
+        waits = real(self, fact, wall_ms)
+        self._due_behind.clear()
+        return waits
+
+    patch.setattr(Upcoming, "waits_as", waits_as)
+
+
+def count_delayed_records_as_in_flight(patch: Patch) -> None:
+    """Nothing is delivered while as many records are delayed as may be in flight."""
+    patch.setattr(ShareWindow, "has_room", property(lambda self: self._unfinished < self.settings.in_flight_max))
+
+
+def let_the_next_of_a_key_go_when_one_is_released(patch: Patch) -> None:
+    real = Upcoming.release
+
+    def release(self: Upcoming, first: int, last: int, deliveries: int, due_ms: int) -> None:
+        self.finished(first, last)
+        real(self, first, last, deliveries, due_ms)
+
+    patch.setattr(Upcoming, "release", release)
+
+
+def let_all_of_a_key_go(patch: Patch) -> None:
+    patch.setattr(KeyOrder, "may_go", lambda *_: True)
+
+
+def deliver_before_looking(patch: Patch) -> None:
+    """A new leader takes what its predecessor knew as looked at."""
+    real = ShareWindow.load
+
+    def load(settings: ShareSettings, start_offset: int, batches: Sequence[StateBatch]) -> ShareWindow:
+        window = real(settings, start_offset, batches)
+        window.upcoming.looked = window.end_offset
+        return window
+
+    patch.setattr(ShareWindow, "load", load)
+
+
+def always_prefer_the_highest(patch: Patch) -> None:
+    """Records with a low priority may wait forever."""
+    patch.setattr(next_records, "PASSED_OVER_MAX", 1 << 30)
+
+
+# Dead letters
 
 
 def give_up_without_a_letter(patch: Patch) -> None:
@@ -297,14 +372,14 @@ def let_the_start_go_back(patch: Patch) -> None:
 
     def merge(self: ShareState, leader_epoch: int, start_offset: int, batches: Any) -> None:
         real(self, leader_epoch, start_offset, batches)
-        if start_offset < self.start_offset:
+        if 0 <= start_offset < self.start_offset:
             kept = self.batches()
             self._ranges = RangeMap(start_offset)
             self.start_offset = start_offset
             self._apply(kept)
 
     patch.setattr(ShareState, "merge", merge)
-    patch.setattr(shard_module, "max", min, raising=False)
+    patch.setattr(shard_module, "max", lambda *values: max(min(values), 0), raising=False)
 
 
 def believe_an_earlier_leader(patch: Patch) -> None:
@@ -384,13 +459,22 @@ MUTANTS: dict[Callable[[Patch], None], tuple[tuple[str, ...], int]] = {
     acquire_what_is_being_released: ((checkers.HELD_BY_TWO,), 40),
     deliver_gaps: ((checkers.NOT_VISIBLE,), 20),
     pass_what_is_held: ((checkers.LOST,), 20),
+    fall_due_early: ((checkers.TOO_EARLY,), 20),
+    never_fall_due: ((NOT_HEALED,), 20),
+    forget_the_time_on_load: ((checkers.TOO_EARLY,), 40),
+    forget_the_time_behind_another_record: ((checkers.TOO_EARLY,), 40),
+    count_delayed_records_as_in_flight: ((NOT_HEALED,), 80),
+    let_the_next_of_a_key_go_when_one_is_released: ((checkers.OUT_OF_ORDER,), 40),
+    let_all_of_a_key_go: ((checkers.OUT_OF_ORDER,), 20),
+    deliver_before_looking: ((checkers.OUT_OF_ORDER, checkers.TOO_EARLY), 40),
+    always_prefer_the_highest: ((checkers.PASSED_OVER,), 80),
     give_up_without_a_letter: ((checkers.NO_LETTER,), 20),
-    archive_before_the_letter_is_written: ((checkers.NO_LETTER,), 20),
-    take_what_is_given_up_as_finished: ((checkers.NO_LETTER,), 80),
+    archive_before_the_letter_is_written: ((checkers.NO_LETTER, checkers.TOO_MANY_IN_FLIGHT), 20),
+    take_what_is_given_up_as_finished: ((checkers.NO_LETTER, checkers.TOO_MANY_IN_FLIGHT), 80),
     deliver_what_is_given_up: ((checkers.FINISHED_AGAIN, checkers.COUNT_WRONG), 80),
     forget_letters_behind: (STUCK, 80),
-    let_the_start_go_back: ((*TWICE, checkers.TOO_MANY_IN_FLIGHT), 80),
-    believe_an_earlier_leader: ((*TWICE, *LOSES), 120),
+    let_the_start_go_back: ((*TWICE, *LOSES, checkers.TOO_MANY_IN_FLIGHT), 80),
+    believe_an_earlier_leader: ((*TWICE, *LOSES), 200),
     begin_again_when_asked_twice: (TWICE, 40),
     forget_the_write_that_makes_a_snapshot: ((*TWICE, *LOSES), 40),
     keep_the_first_of_two_batches: ((*TWICE, *LOSES, checkers.TRIED_TOO_OFTEN), 40),

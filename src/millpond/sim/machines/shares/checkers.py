@@ -21,9 +21,16 @@ STRANGER_BELIEVED = "a member acknowledged what it did not hold"
 GIVEN_UP_EARLY = "a record was archived before its last delivery"
 NOT_WRITTEN = "a verdict was not written"
 NO_LETTER = "a record was archived before its dead letter was written"
+TOO_EARLY = "a delayed record was delivered early"
+OUT_OF_ORDER = "a record was delivered before an earlier one with its key was finished"
+PASSED_OVER = "a record was passed over too often"
 
 LATE_MS_MAX = 1
 """How long after its deadline a lock may be in force: timers run at the deadline."""
+
+
+PASSED_OVER_MAX = 11
+"""How often acquisitions may pass over the earliest record that could be delivered."""
 
 
 def _is_end(state: int) -> bool:
@@ -41,6 +48,14 @@ class Checkers:
         self.given_up: set[int] = set()
         """Records that wait for their letter, as the present leader knows."""
         self.in_flight_max = in_flight_max
+        self.wall_ms = 0
+        """The latest time that the wall clock has shown."""
+        self.keys: dict[int, int] = {}
+        """The keys of records, where the group asks for order."""
+        self.due: dict[int, int] = {}
+        """No record is delivered before its time; that of its header, or of its last release."""
+        self.passed_over: tuple[int, int] = (-1, 0)
+        """The earliest record that could be delivered, and how often others were delivered since."""
         self.records: set[int] = set()
         """The offsets at which the log has something for members."""
         self.finished: set[int] = set()
@@ -61,8 +76,10 @@ class Checkers:
         self.holders.clear()
         self.pending.clear()
         self.closed = {offset for offset, (state, _) in written.items() if state in TERMINAL}
+        self.closed |= {offset for offset in self.records if offset < start}
         self.given_up = {offset for offset, (state, _) in written.items() if state == RecordState.ARCHIVING}
         self.deliveries = {offset: count for offset, (_, count) in written.items() if offset >= start}
+        self.passed_over = (-1, 0)
 
     def acquired(self, member: str, first: int, last: int, count: int, deadline_ms: int) -> None:
         for offset in range(first, last + 1):
@@ -72,6 +89,10 @@ class Checkers:
                 raise Violation(f"{FINISHED_AGAIN}: {offset} to {member}")
             if offset in self.holders or offset in self.pending:
                 raise Violation(f"{HELD_BY_TWO}: {offset} by {self.holders.get(offset)}, and now {member}")
+            if self.due.get(offset, 0) > self.wall_ms:
+                raise Violation(f"{TOO_EARLY}: {offset}, due at {self.due[offset]}, at {self.wall_ms}")
+            if earlier := self.unfinished_before(offset):
+                raise Violation(f"{OUT_OF_ORDER}: {offset} before {earlier}")
             known = self.deliveries.get(offset, 0) + 1
             if count != known:
                 raise Violation(f"{COUNT_WRONG}: {offset} for the {known}. time, told {count}")
@@ -79,6 +100,27 @@ class Checkers:
                 raise Violation(f"{TRIED_TOO_OFTEN}: {offset} for the {count}. time")
             self.deliveries[offset] = count
             self.holders[offset] = member, deadline_ms
+
+    def unfinished_before(self, offset: int) -> list[int]:
+        """Records with the same key that have to be finished first."""
+        key = self.keys.get(offset)
+        if key is None:
+            return []
+        return [
+            each
+            for each, other in self.keys.items()
+            if each < offset and other == key and each in self.records and each not in self.closed
+        ]
+
+    def chosen(self, acquired: Iterable[int], start: int, looked: int) -> None:
+        """A member got these records, and there was room for any."""
+        waiting = self.records - self.holders.keys() - self.pending - self.closed - self.given_up
+        first = min((each for each in waiting if start <= each < looked), default=-1)
+        is_passed_over = 0 <= first < min(acquired)
+        count = (self.passed_over[1] if first == self.passed_over[0] else 0) + 1 if is_passed_over else 0
+        if count > PASSED_OVER_MAX:
+            raise Violation(f"{PASSED_OVER}: {first}, {count} times")
+        self.passed_over = (first, count)
 
     def acknowledged(self, member: str, offsets: Iterable[int], now_ms: int, *, accepted: bool) -> None:
         """A leader has answered an acknowledgement, before anything is written."""
@@ -117,7 +159,9 @@ class Checkers:
             if offset in self.holders and now_ms < self.holders[offset][1]:
                 raise Violation(f"{RELEASED_EARLY}: {offset} at {now_ms}, held {self.holders[offset]}")
 
-    def committed(self, verdicts: Mapping[int, bool], written: Mapping[int, tuple[int, int]]) -> None:
+    def committed(
+        self, verdicts: Mapping[int, bool], written: Mapping[int, tuple[int, int]], due: Mapping[int, int]
+    ) -> None:
         for offset, is_finished in verdicts.items():
             state, count = written[offset]
             if state == RecordState.ARCHIVING:
@@ -130,6 +174,8 @@ class Checkers:
                 # Whoever finished it before in doubt is overruled: it will be delivered again.
                 self.verdicts.pop(offset, None)
                 self.deliveries[offset] = count
+                if offset in due:
+                    self.due[offset] = due[offset]
             self._let_go(offset)
 
     def rolled_back(
@@ -157,7 +203,13 @@ class Checkers:
 
     def may_add(self, start: int, end: int) -> None:
         """A record after the window's end is about to be delivered."""
-        unfinished = sum(each in self.records and each not in self.closed for each in range(start, end))
+        unfinished = sum(
+            each in self.holders
+            or each in self.pending
+            or (self.deliveries.get(each, 0) > 0 and each not in self.due)
+            for each in self.records - self.closed
+            if start <= each < end
+        )
         if unfinished >= self.in_flight_max:
             raise Violation(f"{TOO_MANY_IN_FLIGHT}: one more than {unfinished}")
 

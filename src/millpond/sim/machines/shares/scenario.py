@@ -14,6 +14,7 @@ from uuid import UUID
 
 from millpond.base.errors import ErrorCode, Refused
 from millpond.broker.shares.acquisition import AcquireMode
+from millpond.broker.shares.next_records import Fact
 from millpond.broker.shares.slots import Change
 from millpond.broker.shares.verdicts import Acknowledgement, AcknowledgeType
 from millpond.broker.shares.window import RETRY_MS, ShareWindow
@@ -31,6 +32,7 @@ TROUBLE_MS = 3_000
 HEALING_MS = 20_000
 LEADER = 0
 PARTITION = SharePartition("g", UUID(int=1), 0)
+DUE_CHECK_MS = 100
 FINISHING = (AcknowledgeType.GAP, AcknowledgeType.ACCEPT, AcknowledgeType.REJECT)
 
 Written = dict[int, tuple[int, int]]
@@ -122,12 +124,13 @@ class Leader:
         self._arrives_ms = 0
         self._armed_ms: int | None = None
         self._writes_letters = False
+        self._due_armed_ms: int | None = None
         self.load()
 
     def load(self) -> None:
         """Read what was written, after everything that is being written."""
         run, coordinator = self.run, self.run.coordinator
-        self.window = self._armed_ms = None
+        self.window = self._armed_ms = self._due_armed_ms = None
         self._writes_letters = False
 
         def arrive() -> None:
@@ -150,15 +153,19 @@ class Leader:
         self.window.advance_start(run.log_start)
         self.settle(start)
 
+    def hang(self, for_ms: int) -> None:
+        """Messages to the coordinator take longer."""
+        self._arrives_ms = max(self._arrives_ms, self.run.now_ms + for_ms)
+
     # What members ask for.
 
     def fetch(self, member: str, most: int, mode: AcquireMode) -> list[tuple[int, int]]:
         run, window = self.run, self.window
         if window is None:
             return []
-        first = window.next_fetch_offset()
-        last = min(first + 1 + run.below(30), run.log_end) - 1
-        before, end = window.start_offset, window.end_offset
+        before = window.start_offset
+        first, last = self._read()
+        end, had_room = window.end_offset, window.has_room
         acquired = window.acquire(
             member,
             first,
@@ -167,15 +174,42 @@ class Leader:
             max_records=most,
             batch_size=1 + run.below(6),
             mode=mode,
-            batches=[each for each in run.batches if each[1] >= first and each[0] <= last],
+            batches=run.batches_in(first, last),
         )
         if any(each.last >= end for each in acquired):
             run.checkers.may_add(max(before, 0), end)
+        offsets = [offset for each in acquired for offset in range(each.first, each.last + 1)]
         run.note(member, "acquires", *acquired)
         for begin, until, count in acquired:
             run.checkers.acquired(member, begin, until, count, run.now_ms + run.settings.lock_duration_ms)
+        settings = run.settings
+        if (
+            offsets
+            and had_room
+            and settings.priority_enable
+            and not (settings.key_order_enable or settings.delay_enable)
+        ):
+            run.checkers.chosen(offsets, window.start_offset, window.upcoming.looked)
         self.settle(before)
         return [(each.first, each.last) for each in acquired]
+
+    def _read(self) -> tuple[int, int]:
+        """Which offsets of the log are read to acquire them; what has to be looked at before is looked at."""
+        run, window = self.run, self.window
+        assert window is not None
+        while (look := window.look_offset()) is not None and look < run.log_end:
+            self._look(look, min(look + 1 + run.below(30), run.log_end) - 1)
+        first = window.next_fetch_offset()
+        last = min(first + 1 + run.below(30), run.log_end) - 1
+        if run.settings.delay_enable and not run.settings.is_ordered:
+            self._look(first, last)
+        return first, last
+
+    def _look(self, first: int, last: int) -> None:
+        run, window = self.run, self.window
+        assert window is not None
+        facts = [fact for offset, fact in run.facts.items() if first <= offset <= last]
+        window.learn(first, last, run.batches_in(first, last), facts, run.wall_ms)
 
     def acknowledge(self, member: str, verdicts: Sequence[Acknowledgement]) -> None:
         run, window = self.run, self.window
@@ -187,7 +221,7 @@ class Leader:
             for offset in range(max(first, window.start_offset), last + 1)
         }
         try:
-            change = window.acknowledge(member, verdicts, run.now_ms)
+            change = window.acknowledge(member, verdicts, run.now_ms, run.wall_ms)
         except Refused as refusal:
             run.note(member, "is refused", *verdicts, refusal)
             if refusal.code is ErrorCode.INVALID_RECORD_STATE:
@@ -256,7 +290,7 @@ class Leader:
         before = window.start_offset
         if is_written:
             run.note("written", *change.batches)
-            run.checkers.committed(verdicts, written)
+            run.checkers.committed(verdicts, written, _due_in(change.batches))
             window.commit(change)
             run.outcome.acknowledged += 1
             run.outcome.committed += sum(verdicts.values())
@@ -312,6 +346,20 @@ class Leader:
         if window.archiving_count and not self._writes_letters:
             self._writes_letters = True
             run.later(run.below(50), None, partial(self._write_letters, window))
+        due_ms = window.next_due_ms()
+        if due_ms >= 0:
+            # As often as a real timer looks at the wall clock.
+            at_ms = run.now_ms + min(max(due_ms - run.wall_ms, 0), DUE_CHECK_MS)
+            if self._due_armed_ms is None or at_ms < self._due_armed_ms:
+                self._due_armed_ms = at_ms
+                run.at(at_ms, None, partial(self.on_due, window))
+
+    def on_due(self, window: ShareWindow) -> None:
+        if self.run.leader is not self or self.window is not window:
+            return
+        self._due_armed_ms = None
+        window.free_due(self.run.wall_ms, 1 + self.run.below(3))
+        self.settle(window.start_offset)
 
     def _send(self, arrive: Callable[[], None]) -> None:
         """Messages to the coordinator stay in order."""
@@ -383,7 +431,8 @@ class Member(Host):
             types = [run.verdict()]
         else:
             types = [run.verdict() for _ in range(first, last + 1)]
-        verdicts = [Acknowledgement(first, last, types)]
+        delay_ms = run.below(600) if run.settings.delay_enable and run.chance() < 0.3 else 0
+        verdicts = [Acknowledgement(first, last, types, delay_ms)]
         run.carry(self.node_id, LEADER, None, lambda: run.leader.acknowledge(self.name, verdicts))
 
 
@@ -401,6 +450,7 @@ class Scenario(Run):
         "pause",
         "retention",
         "impatience",
+        "clock_jump",
     )
     trouble_ms = TROUBLE_MS
 
@@ -410,8 +460,16 @@ class Scenario(Run):
             lock_duration_ms=self.random.choice((100, 300, 900)),
             delivery_count_limit=self.random.choice((2, 3, 5, 10)),
             in_flight_max=self.random.choice((3, 10, 40)),
+            delay_enable=self.random.choice((False, True)),
+            delay_max_records=self.random.choice((3, 1_000)),
+            key_order_enable=self.random.choice((False, False, True)),
+            priority_enable=self.random.choice((False, False, True)),
+            look_ahead_records=self.random.choice((5, 40)),
             has_dead_letters=seed % 2 == 1,
         )
+        self.facts: dict[int, Fact] = {}
+        """What records say about their delivery, as far as the group asks."""
+        self.wall_offset_ms = 10_000
         self.checkers = Checkers(
             self.settings.delivery_count_limit,
             self.settings.in_flight_max,
@@ -438,10 +496,35 @@ class Scenario(Run):
         base = self.log_end + (self.below(4) if self.chance() < 0.2 else 0)
         last = base + self.below(1 + self.below(8))
         self.batches.append((base, last))
-        self.checkers.records |= set(range(base, last + 1))
+        for offset in range(base, last + 1):
+            self.checkers.records.add(offset)
+            self._write_fact(offset)
         self.log_end = last + 1
         if self.now_ms < TROUBLE_MS:
             self.later(self.below(120), None, self.produce)
+
+    def _write_fact(self, offset: int) -> None:
+        settings = self.settings
+        fact = Fact(offset)
+        if settings.delay_enable and self.chance() < 0.2:
+            fact = fact._replace(due_ms=self.wall_ms + self.below(1_000))
+            self.checkers.due[offset] = fact.due_ms
+        if settings.key_order_enable and self.chance() < 0.8:
+            fact = fact._replace(key=self.below(5))
+            self.checkers.keys[offset] = fact.key or 0
+        if settings.priority_enable and self.chance() < 0.6:
+            fact = fact._replace(priority=self.below(10))
+        if fact != Fact(offset):
+            self.facts[offset] = fact
+
+    @property
+    def wall_ms(self) -> int:
+        wall_ms = self.wall_offset_ms + self.now_ms
+        self.checkers.wall_ms = max(self.checkers.wall_ms, wall_ms)
+        return wall_ms
+
+    def batches_in(self, first: int, last: int) -> list[tuple[int, int]]:
+        return [each for each in self.batches if each[1] >= first and each[0] <= last]
 
     def live(self) -> None:
         self.plan_faults()
@@ -462,6 +545,14 @@ class Scenario(Run):
     # Faults.
 
     def _fault_leader_change(self) -> None:
+        if self.chance() < 0.5:
+            # Its last writes are on their way for long, and another leader may overtake them.
+            self.leader.hang(self.below(600))
+            self.later(self.below(100), None, self._change_leader)
+        else:
+            self._change_leader()
+
+    def _change_leader(self) -> None:
         self.outcome.elections += 1
         self.leader = Leader(self, self.leader.epoch + 1)
 
@@ -495,6 +586,9 @@ class Scenario(Run):
             window.advance_start(self.log_start)
             self.leader.settle(before)
 
+    def _fault_clock_jump(self) -> None:
+        self.wall_offset_ms += self.random.choice((-400, -50, 50, 400))
+
     def _fault_impatience(self) -> None:
         """A member acknowledges what it need not hold."""
         first = self.below(self.log_end + 1)
@@ -507,6 +601,16 @@ def _by_offset(batches: Sequence[StateBatch]) -> Written:
         offset: (int(state), deliveries)
         for first, last, state, deliveries, *_ in batches
         for offset in range(first, last + 1)
+    }
+
+
+def _due_in(batches: Sequence[StateBatch]) -> dict[int, int]:
+    """When records fall due that are released for later."""
+    return {
+        offset: each.available_at_ms
+        for each in batches
+        if each.available_at_ms >= 0
+        for offset in range(each.first, each.last + 1)
     }
 
 
