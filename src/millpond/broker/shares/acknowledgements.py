@@ -123,7 +123,8 @@ def _are_in_order(acknowledgements: Sequence[Acknowledgement]) -> Steps[bool]:
     """Whether no offset is named twice. Otherwise thousands could each be about the whole window."""
     end = -1
     for some in in_slices(acknowledgements, ORDERED_AT_ONCE):
-        for first, last, *_ in some:
+        for each in some:
+            first, last = each.first, each.last
             if not end < first <= last:
                 return False
             end = last

@@ -106,7 +106,7 @@ class Acquisition:
             room = self._settings.in_flight_max - self._window.in_flight
             if room <= 0:
                 return
-            size = min(size, room) if self._has_record_limit else size
+            size = min(size, room if self._has_record_limit else BATCH_RECORDS_MAX)
         if deliveries >= self._settings.throttle_from:
             if self.ranges:
                 self.is_done = True

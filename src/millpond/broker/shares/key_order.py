@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 
 class KeyOrder:
@@ -20,6 +21,10 @@ class KeyOrder:
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def offsets(self) -> Collection[int]:
+        return self._keys
 
     def add(self, offset: int, key: int) -> None:
         self._keys[offset] = key

@@ -6,7 +6,8 @@ with their key. Records that wait, or that were looked at and never acquired, ar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from millpond.base.named_tuple import NamedTuple
 from millpond.broker.shares.delays import Delays
@@ -17,6 +18,8 @@ from millpond.coordinators.shares.state_batches import NO_TIME, TERMINAL, Record
 
 if TYPE_CHECKING:
     from millpond.coordinators.shares.range_map import RangeMap
+
+V = TypeVar("V")
 
 PASSED_OVER_MAX: Final = 10
 """After this many acquisitions in a row that passed over an earlier record with a lower priority, the earliest record
@@ -174,12 +177,10 @@ class Upcoming:
 
     def finished(self, first: int, last: int) -> None:
         """Records are finished: the next ones with their keys may go."""
-        if self._priorities:
-            for offset in range(first, last + 1):
-                self._priorities.pop(offset, None)
-        if self.keys:
-            for offset in range(first, last + 1):
-                self._finish(offset)
+        for offset in _within(self._priorities, first, last):
+            del self._priorities[offset]
+        for offset in _within(self.keys.offsets, first, last):
+            self._finish(offset)
 
     def passed(self, first: int, slots: list[tuple[int, int, Slot]]) -> None:
         """The window begins at a later offset; these ranges were before it."""
@@ -276,26 +277,39 @@ class Upcoming:
     def _by_priority(self, first: int, last: int) -> list[tuple[int, int, int]]:
         """The runs of one priority."""
         priorities = self._priorities
-        if not priorities:
-            return [(first, last, PRIORITY_DEFAULT)]
-        runs: list[tuple[int, int, int]] = []
-        for offset in range(first, last + 1):
-            priority = priorities.get(offset, PRIORITY_DEFAULT)
-            if runs and runs[-1][2] == priority:
-                runs[-1] = runs[-1][0], offset, priority
-            else:
-                runs.append((offset, offset, priority))
-        return runs
+        return _runs(
+            first, last, PRIORITY_DEFAULT, [(each, priorities[each]) for each in _within(priorities, first, last)]
+        )
 
     def _by_key(self, first: int, last: int) -> list[tuple[int, int, bool]]:
         """The runs of records that may go, as far as their keys are concerned, and of those that may not."""
-        if not self.keys:
-            return [(first, last, True)]
-        runs: list[tuple[int, int, bool]] = []
-        for offset in range(first, last + 1):
-            may_go = self.keys.may_go(offset)
-            if runs and runs[-1][2] is may_go:
-                runs[-1] = runs[-1][0], offset, may_go
-            else:
-                runs.append((offset, offset, may_go))
-        return runs
+        keys = self.keys
+        return _runs(first, last, True, [(each, keys.may_go(each)) for each in _within(keys.offsets, first, last)])
+
+
+def _within(offsets: Collection[int], first: int, last: int) -> list[int]:
+    """Those between two offsets, in order. A batch may claim to have billions of records: a range is not gone through
+    if it is longer than what is known."""
+    if last - first < len(offsets):
+        return [each for each in range(first, last + 1) if each in offsets]
+    return sorted(each for each in offsets if first <= each <= last)
+
+
+def _runs(first: int, last: int, usual: V, exceptions: Iterable[tuple[int, V]]) -> list[tuple[int, int, V]]:
+    """The range in runs of equal values."""
+    runs: list[tuple[int, int, V]] = []
+
+    def add(begin: int, end: int, value: V) -> None:
+        if runs and runs[-1][2] == value:
+            runs[-1] = runs[-1][0], end, value
+        else:
+            runs.append((begin, end, value))
+
+    for offset, value in exceptions:
+        if offset > first:
+            add(first, offset - 1, usual)
+        add(offset, offset, value)
+        first = offset + 1
+    if first <= last:
+        add(first, last, usual)
+    return runs
