@@ -19,7 +19,7 @@ from bench.noise import Measured
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from millpond.spark.parsing import Parser
+    from millpond.columns.parser import Parser
 
 ROWS = 30_000
 """As many as a task hands to Spark at once."""
@@ -96,7 +96,7 @@ def measure_values(plan: Plan) -> Iterator[tuple[str, str, Measured]]:
         import fastavro  # noqa: F401
         import pyarrow as pa
 
-        from millpond.spark.parsing import Parser
+        from millpond.columns.parser import Parser
     except ImportError as missing:
         raise LeftOut("Spark is not installed: pip install 'millpond[spark]'") from missing
     formats = {"json": (DDL, json_values()), "avro": (json.dumps(AVRO), avro_values())}

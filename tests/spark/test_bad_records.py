@@ -20,11 +20,12 @@ from millpond.cli import main
 from millpond.client.dead_letters import REDRIVEN, read_dead_letter
 from millpond.client.errors import SendFailed
 from millpond.client.message import Message
+from millpond.columns import parser
+from millpond.columns.batches import SCHEMA, SCHEMA_WITH_HEADERS
 from millpond.spark import bad_records
 from millpond.spark.bad_records import BadRecord, Sieve
 from millpond.spark.options import Options, read_options
-from millpond.spark.parsing import parser
-from millpond.spark.source.arrow import SCHEMA, SCHEMA_WITH_HEADERS, schema_of
+from millpond.spark.source.arrow import schema_of
 from millpond.wire.kernel import read_messages
 from support.node import Node
 from support.topics import create_topic

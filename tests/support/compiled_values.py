@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.spark.parsing.parser import Parser
+from millpond.columns.parser import Parser
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from millpond.columns.rows import Shape
 from millpond.remote.cluster import Cluster
 from millpond.remote.transactions import list_open
 from millpond.spark.options import read_options
@@ -17,7 +18,6 @@ from millpond.spark.sink import exactly_once, steps
 from millpond.spark.sink.decisions import Part, name_of
 from millpond.spark.sink.exactly_once import Unit
 from millpond.spark.sink.settings import write_settings
-from millpond.spark.sink.shape import Shape
 from millpond.spark.sink.steps import Step
 from millpond.spark.sink.task import WritePlan, write_part
 from support.raw import Raw

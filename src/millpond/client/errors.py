@@ -8,8 +8,10 @@ from millpond.remote.errors import ClientError as ClientError
 from millpond.remote.errors import ConfigError as ConfigError
 from millpond.remote.errors import Fenced as Fenced
 from millpond.remote.errors import LockExpired as LockExpired
+from millpond.remote.errors import MissingExtra as MissingExtra
 from millpond.remote.errors import SendFailed as SendFailed
 from millpond.remote.errors import UnknownTopic as UnknownTopic
+from millpond.remote.errors import needs as needs
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -51,10 +53,6 @@ def advice_on(error: KafkaError) -> str:
     """The error with advice, where we have any."""
     advice = ADVICE.get(error.name())
     return f"{error.str()} ({error.name()})" + (f"; {advice}" if advice else "")
-
-
-class MissingExtra(ClientError, ImportError):
-    """A feature needs a package that is not installed."""
 
 
 class BufferFull(ClientError):
@@ -112,7 +110,3 @@ class AlreadyProcessed(ClientError):
 
 class Reject(Exception):
     """Raise it in a handler: the record goes to the dead letters at once, without further tries."""
-
-
-def needs(package: str, extra: str) -> MissingExtra:
-    return MissingExtra(f"this needs the package {package!r}: pip install 'millpond[{extra}]'")

@@ -79,6 +79,10 @@ class ConfigError(ClientError, ValueError):
     """An invalid argument or setting."""
 
 
+class MissingExtra(ClientError, ImportError):
+    """A feature needs a package that is not installed."""
+
+
 class SendFailed(ClientError):
     """A record was not acknowledged. After a timeout it may or may not be in the log."""
 
@@ -145,3 +149,7 @@ def check(code: int, what: str, message: str | None = None) -> None:
     """Raise `Answered` if the code is an error."""
     if code != ErrorCode.NONE:
         raise Answered(what, code, message)
+
+
+def needs(package: str, extra: str) -> MissingExtra:
+    return MissingExtra(f"this needs the package {package!r}: pip install 'millpond[{extra}]'")

@@ -21,6 +21,7 @@ from millpond.base.words import counted
 from millpond.client.dead_letters import dead_letter, origin_of
 from millpond.client.errors import ClientError
 from millpond.client.message import Delivery, Message
+from millpond.columns.parser import Parser
 from millpond.remote.security import librdkafka
 from millpond.spark.options import (
     BAD_ENDING,
@@ -31,7 +32,7 @@ from millpond.spark.options import (
     VALUE_FORMAT,
     Options,
 )
-from millpond.spark.parsing import FAULT, PARSED, Parser, parser_of
+from millpond.spark.parsing import FAULT, PARSED, parser_of
 from millpond.spark.source.subscription import Assigned, Matching, Named, subscription_of
 
 if TYPE_CHECKING:
@@ -71,12 +72,7 @@ class Sieve:
 
     def parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The batch for `sift`, split where its values may exceed a column's capacity."""
-        if self._parser is not None and self._parser.is_too_much(batch.column("value")):
-            half = batch.num_rows // 2
-            yield from self.parts(batch.slice(0, half))
-            yield from self.parts(batch.slice(half))
-        else:
-            yield batch
+        return iter([batch]) if self._parser is None else self._parser.parts(batch)
 
     def sift(self, batch: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
         """The batch with `parsed`, and `fault` if bad rows are kept; otherwise without bad rows."""

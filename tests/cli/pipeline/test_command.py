@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from millpond.cli.pipeline.example import example
-from millpond.spark.parsing.inference import Column, Inferred
+from millpond.columns.inference import Column, Inferred
 from millpond.spark.pipelines.kinds import KINDS
 from millpond.spark.pipelines.lock import lock_pipeline
 from millpond.spark.pipelines.progress import JobFigures, Snapshot
@@ -283,7 +283,7 @@ def test_init_refuses_names_that_would_break_the_file(
 
 def test_init_with_strange_names_of_topics_files_and_columns(lonely: Command, tmp_path: Path) -> None:
     from millpond.cli.pipeline.example import example
-    from millpond.spark.parsing.inference import infer
+    from millpond.columns.inference import infer
     from millpond.spark.pipelines.declaration import Pipeline
 
     # Digits behind a group of a pattern are another group; what a record names is anybody's choice.

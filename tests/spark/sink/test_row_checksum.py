@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
+from millpond.columns.rows import Shape
 from millpond.spark.sink.row_checksum import RowChecksum, RowSum, total_of
-from millpond.spark.sink.shape import Shape
 
 SHAPE = Shape(None, frozenset({"key", "value", "topic", "partition", "headers", "timestamp"}))
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -18,8 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from millpond.columns.rows import Shape
 from millpond.spark.sink.errors import SinkError
-from millpond.spark.sink.shape import Shape, shape_of
+from millpond.spark.sink.shape import shape_of
 
 
 def pairs(value: DataType) -> DataType:

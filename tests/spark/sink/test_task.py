@@ -7,8 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from millpond.columns.rows import Shape
 from millpond.spark.sink.errors import SinkError
-from millpond.spark.sink.shape import Shape
 from millpond.spark.sink.task import write_at_least_once, write_part
 from support.spark_sink_task import TaskRunner
 

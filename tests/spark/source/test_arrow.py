@@ -7,8 +7,9 @@ import pytest
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from millpond.columns.batches import BatchMaker
 from millpond.spark.options import read_options
-from millpond.spark.source.arrow import BatchMaker, schema_of
+from millpond.spark.source.arrow import schema_of
 from millpond.wire.batch import read_header
 from millpond.wire.kernel import ColumnBuilder
 from millpond.wire.records import Record, encode_batch, records_section

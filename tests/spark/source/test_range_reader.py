@@ -12,12 +12,12 @@ import pytest
 from millpond.base.errors import ErrorCode
 from millpond.base.ids import TopicPartition
 from millpond.client.errors import ClientError
+from millpond.columns import batches
 from millpond.remote import reader
 from millpond.remote.cluster import Cluster
 from millpond.remote.connection import BrokerConnection
 from millpond.remote.errors import ClusterError, OffsetsGone
 from millpond.spark.options import OptionError, Options, read_options
-from millpond.spark.source import range_reader
 from millpond.spark.source.data_loss import DataLost
 from millpond.spark.source.range_reader import pooled_cluster, read_rows
 from millpond.spark.source.ranges import Range
@@ -35,8 +35,8 @@ def options(node: Node, **given: str) -> Options:
 
 
 def values(node: Node, work: Range, **given: str) -> list[str]:
-    batches = read_rows(options(node, **given), work)
-    return [value.decode() for batch in batches for value in batch.column("value").to_pylist()]
+    result = read_rows(options(node, **given), work)
+    return [value.decode() for batch in result for value in batch.column("value").to_pylist()]
 
 
 @pytest.fixture
@@ -71,10 +71,10 @@ def test_anything_but_a_range_is_refused(node: Node, work: Any) -> None:
 
 
 def test_batches_end_at_either_limit(node: Node, partition: TopicPartition, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "ROWS_PER_BATCH", 25)
+    monkeypatch.setattr(batches, "ROWS_PER_BATCH", 25)
     by_rows = [batch.num_rows for batch in read_rows(options(node), Range(partition, 0, 100))]
     assert by_rows == [30, 30, 30, 10]
-    monkeypatch.setattr(range_reader, "BYTES_PER_BATCH", 1)
+    monkeypatch.setattr(batches, "BYTES_PER_BATCH", 1)
     assert len(list(read_rows(options(node), Range(partition, 0, 100)))) == 10
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.columns.tokens import SqlError, Unsupported
 from millpond.spark.sql.columns import check_expression, check_query
-from millpond.spark.sql.tokens import SqlError, Unsupported
 from support.spark_parser import spark_parser
 from support.sql_texts import EXPRESSIONS, QUERIES, WRONG_EXPRESSIONS, WRONG_QUERIES, lines
 

@@ -14,7 +14,7 @@ from millpond.cli.pipeline.file import Wrong
 from millpond.spark.pipelines.kinds import KINDS
 
 if TYPE_CHECKING:
-    from millpond.spark.parsing.inference import Inferred
+    from millpond.columns.inference import Inferred
 
 HEAD: Final = """\
 # A pipeline: topics in, tables and topics out. Run it with

@@ -11,7 +11,7 @@ from millpond.cli.errors import Failed, sentence
 from millpond.cli.text import counted
 
 if TYPE_CHECKING:
-    from millpond.spark.parsing.inference import Inferred
+    from millpond.columns.inference import Inferred
 
 
 def sample_topic(access: Access, topic: str) -> Inferred | None:
@@ -29,8 +29,8 @@ def sample_topic(access: Access, topic: str) -> Inferred | None:
         _say(f"The records of {topic} were not sampled. {fault.message}")
         return None
     from millpond.admin.topics import find_topic
-    from millpond.spark.parsing.inference import infer
-    from millpond.spark.pipelines.sample import sample_values
+    from millpond.columns.inference import infer
+    from millpond.columns.sample import sample_values
 
     with access.open() as cluster:
         find_topic(cluster, topic)

@@ -7,9 +7,10 @@ from typing import Final
 
 from pyspark.sql import types
 
+from millpond.columns.errors import SchemaError
+from millpond.columns.parser import Parser
 from millpond.spark.options import AVRO_PREFIX, BAD_RECORDS, VALUE_FORMAT, VALUE_SCHEMA, OptionError, Options
-from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.parser import Parser
+from millpond.spark.parsing.spark_types import spark_type
 
 PARSED: Final = "parsed"
 FAULT: Final = "fault"
@@ -20,7 +21,7 @@ def parsed_fields(options: Options) -> list[types.StructField]:
     """The added columns: none for raw values, `fault` only if bad rows are kept."""
     if options[VALUE_FORMAT] == "raw":
         return []
-    fields = [types.StructField(PARSED, parser_of(options).type)]
+    fields = [types.StructField(PARSED, spark_type(parser_of(options).type))]
     if options[BAD_RECORDS] == "null":
         fields.append(types.StructField(FAULT, types.StringType()))
     return fields

@@ -14,6 +14,7 @@ from typing import Final
 from pyspark.sql.types import StructType
 
 from millpond.base.names import nearest
+from millpond.columns.tokens import SqlError, Unsupported
 from millpond.remote.bootstrap import Address, addresses
 from millpond.remote.client_file import client_settings
 from millpond.remote.cluster import Cluster
@@ -28,7 +29,6 @@ from millpond.spark.pipelines.tables import Declaration, Job, Source, Transform
 from millpond.spark.pipelines.values import DeclarationError
 from millpond.spark.pipelines.values import nearest as nearest_of
 from millpond.spark.sql.columns import Columns, check_expression, check_query
-from millpond.spark.sql.tokens import SqlError, Unsupported
 
 ANSWER_MS: Final = 3000
 """The timeout for listing the cluster's topics."""

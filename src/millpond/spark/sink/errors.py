@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millpond.client.errors import ClientError
+from millpond.columns.errors import RowError
 
 
-class SinkError(ClientError):
+class SinkError(RowError):
     """The rows cannot be written as they are."""
 
 

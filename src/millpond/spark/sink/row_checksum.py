@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.spark.sink.shape import Shape
+from millpond.columns.rows import Shape
 from millpond.wire.checksum import crc32c
 
 DIGEST_BYTES: Final = 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql.types import (
@@ -18,26 +17,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from millpond.columns.rows import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, Shape
 from millpond.spark.sink.errors import SinkError
-
-KEY: Final = "key"
-VALUE: Final = "value"
-HEADERS: Final = "headers"
-TOPIC: Final = "topic"
-PARTITION: Final = "partition"
-TIMESTAMP: Final = "timestamp"
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The columns read from each row. Others are ignored, as in Spark's sink."""
-
-    topic: str | None
-    """The topic of all rows; None if a column has it."""
-    columns: frozenset[str]
-
-    def has(self, column: str) -> bool:
-        return column in self.columns
 
 
 def shape_of(schema: StructType, topic: str | None, *, with_timestamps: bool) -> Shape:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from millpond.client.errors import ClientError
+from millpond.columns.rows import RowEncoder, Shape, gather
 from millpond.remote.cluster import Cluster
 from millpond.remote.transactions import ProducerIdentity, end
 from millpond.remote.writer import BatchWriter
@@ -17,9 +18,7 @@ from millpond.spark.sink import exactly_once, steps
 from millpond.spark.sink.decisions import Part
 from millpond.spark.sink.exactly_once import Duty, Unit
 from millpond.spark.sink.row_checksum import RowChecksum, RowSum
-from millpond.spark.sink.rows import RowEncoder, gather
 from millpond.spark.sink.settings import WriteSettings
-from millpond.spark.sink.shape import Shape
 from millpond.spark.sink.steps import Step
 
 

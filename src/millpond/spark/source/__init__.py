@@ -56,6 +56,6 @@ def _portable(options: Options) -> Options:
     schema = options.get(VALUE_SCHEMA)
     if options[VALUE_FORMAT] == "raw" or schema is None:
         return options
-    from millpond.spark.parsing import inline_schema
+    from millpond.columns.schemas import inline_schema
 
     return replace(options, values={**options.values, VALUE_SCHEMA.name: inline_schema(schema)})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from millpond.base.ids import TopicPartition
 from millpond.client.errors import ClientError
+from millpond.columns.batches import arrow_batches
 from millpond.remote.cluster import Cluster
 from millpond.remote.errors import OffsetsGone
 from millpond.remote.reader import FETCH_BYTES, PATIENCE_SECONDS, RawBatch, read_range
@@ -20,17 +21,11 @@ from millpond.spark.options import (
     OptionError,
     Options,
 )
-from millpond.spark.source.arrow import BatchMaker
 from millpond.spark.source.data_loss import confirm, may_be_gone, report_loss, was_recreated
 from millpond.spark.source.ranges import Range
-from millpond.wire.kernel import ColumnBuilder
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-ROWS_PER_BATCH: Final = 32 << 10
-BYTES_PER_BATCH: Final = 4 << 20
-"""A batch goes to Spark when it reaches either limit. Larger ones only need more memory."""
 
 FETCH_SETTING: Final = "max.partition.fetch.bytes"
 FETCH_BYTES_MAX: Final = 256 << 20
@@ -75,22 +70,8 @@ def read_rows(options: Options, work: object) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(cluster: Cluster, options: Options, work: Range, *, with_headers: bool) -> Iterator[pa.RecordBatch]:
-    builder = ColumnBuilder(with_headers)
-    maker = BatchMaker(*work.partition)
-    for first, (header, payload) in _raw_batches(cluster, options, work):
-        builder.add(
-            payload,
-            header.record_count,
-            header.base_offset,
-            header.base_timestamp,
-            header.max_timestamp if header.is_append_time else None,
-            first,
-            work.end,
-        )
-        if builder.rows >= ROWS_PER_BATCH or builder.data_bytes >= BYTES_PER_BATCH:
-            yield maker.make(builder.take())
-    if builder.rows:
-        yield maker.make(builder.take())
+    raw = _raw_batches(cluster, options, work)
+    return arrow_batches(raw, work.partition, work.end, with_headers=with_headers)
 
 
 def _raw_batches(cluster: Cluster, options: Options, work: Range) -> Iterator[tuple[int, RawBatch]]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from millpond.columns.tokens import where
 from millpond.spark.sql.expressions import ExpressionParser
 from millpond.spark.sql.queries import QueryParser
-from millpond.spark.sql.tokens import where
 from millpond.spark.sql.tree import Expression, Name, Query, Relation, Select, Table, TableFunction
 
 Columns: TypeAlias = tuple[str, ...] | None

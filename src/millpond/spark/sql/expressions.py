@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from millpond.spark.sql.cursor import Cursor
-from millpond.spark.sql.tokens import SqlError, Unsupported, where
-from millpond.spark.sql.tree import Expression, Name
-from millpond.spark.sql.words import (
+from millpond.columns.cursor import Cursor
+from millpond.columns.tokens import SqlError, Unsupported, where
+from millpond.columns.words import (
     CLAUSES,
     CONSTANTS,
     GENERATORS,
@@ -21,6 +20,7 @@ from millpond.spark.sql.words import (
     UNIT_FIRST,
     UNITS,
 )
+from millpond.spark.sql.tree import Expression, Name
 
 if TYPE_CHECKING:
     from millpond.spark.sql.tree import Query

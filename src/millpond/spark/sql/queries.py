@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from millpond.columns.tokens import Unsupported
+from millpond.columns.words import CLAUSES, INNER, JOINS, SETS, UNSUPPORTED
 from millpond.spark.sql.expressions import ExpressionParser
-from millpond.spark.sql.tokens import Unsupported
 from millpond.spark.sql.tree import Expression, Query, Relation, RowSource, Select, Table, TableFunction
-from millpond.spark.sql.words import CLAUSES, INNER, JOINS, SETS, UNSUPPORTED
 
 _BEGIN: Final = ("SELECT", "WITH")
 _AFTER_SELECT: Final = "a comma, FROM or the end of the query"

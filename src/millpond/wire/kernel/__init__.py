@@ -2,7 +2,7 @@
 
 It also converts between records and columns: `ColumnBuilder` one way, `encode_rows` and `key_partitions` the other. A
 node never needs those, so they are imported on first use; so are `read_messages`, which creates a client's messages,
-and `values`, which reads JSON and Avro into columns (its plain twin is in `spark.parsing`). `MILLPOND_PLAIN=1` in the
+and `values`, which reads JSON and Avro into columns (its plain twin is in `columns`). `MILLPOND_PLAIN=1` in the
 environment selects the plain twins. The short paths have none: without the kernel the general path serves their
 requests.
 """

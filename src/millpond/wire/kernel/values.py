@@ -1,6 +1,6 @@
 """Record values into columns: the input and output of the compiled `_values.ValueReader`.
 
-Its plain twin is the row-by-row path of `spark.parsing` (json_rows, avro_rows), which defines what a value means and
+Its plain twin is the row-by-row path of `columns` (json_rows, avro_rows), which defines what a value means and
 what is wrong with it. That handles every value that the compiled reader refuses, and all of them without the kernel.
 """
 

@@ -1,23 +1,19 @@
-"""Convert a schema in any notation to Spark types, and those to Arrow types."""
+"""Read a schema in any notation."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from pyspark.sql import types
-
-from millpond.spark.parsing.avro_schema import type_of_avro
-from millpond.spark.parsing.ddl import CHARACTERS_MAX, DEPTH_MAX, SIMPLE, read_ddl
-from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.json_schema import type_of_json_schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from millpond.columns import types
+from millpond.columns.avro_schema import type_of_avro
+from millpond.columns.ddl import CHARACTERS_MAX, DEPTH_MAX, read_ddl
+from millpond.columns.errors import SchemaError
+from millpond.columns.json_schema import type_of_json_schema
 
 ENDINGS: Final = (".avsc", ".json", ".ddl", ".txt")
-_LEAVES: Final = tuple(set(SIMPLE.values()) | {types.DecimalType})
+_LEAVES: Final = (*set(types.SIMPLE.values()), types.DecimalType)
 
 
 def inline_schema(text: str) -> str:
@@ -77,7 +73,9 @@ def _from_json(schema: dict[str, Any]) -> types.StructType:
         return type_of_avro(schema)
     if kind == "struct":
         try:
-            return types.StructType.fromJson(schema)
+            struct = types.of_spark_json(schema)
+            assert isinstance(struct, types.StructType)
+            return struct
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as fault:
             raise SchemaError(f"the schema in Spark's JSON cannot be read: {fault!r}") from None
     if kind == "object" or "properties" in schema or "$ref" in schema:
@@ -99,26 +97,26 @@ def check(kind: types.DataType, path: str = "", depth: int = 0) -> None:
             if len(set(kind.names)) < len(kind.names):
                 raise SchemaError(f"{path or 'the schema'} has two fields of one name")
             for field in kind:
-                check(field.dataType, f"{path}.{field.name}" if path else field.name, depth + 1)
+                check(field.type, f"{path}.{field.name}" if path else field.name, depth + 1)
         case types.ArrayType():
-            check(kind.elementType, f"{path}[]", depth + 1)
+            check(kind.element, f"{path}[]", depth + 1)
         case types.MapType():
-            if not isinstance(kind.keyType, types.StringType):
+            if not isinstance(kind.key, types.StringType):
                 raise SchemaError(f"{path}: the keys of a map are strings")
-            check(kind.valueType, f"{path}{{}}", depth + 1)
-        case _ if not isinstance(kind, _LEAVES):  # type: ignore[arg-type]
-            raise SchemaError(f"{path}: values cannot be read as {kind.simpleString()}; read it as string instead")
+            check(kind.value, f"{path}{{}}", depth + 1)
+        case _ if not isinstance(kind, _LEAVES):
+            raise SchemaError(f"{path}: values cannot be read as {kind.text}; read it as string instead")
 
 
 def nullable(kind: types.DataType) -> types.DataType:
     """The nullable type: in a bad row everything is null."""
     match kind:
         case types.StructType():
-            return types.StructType([types.StructField(each.name, nullable(each.dataType)) for each in kind])
+            return types.StructType([types.StructField(each.name, nullable(each.type)) for each in kind])
         case types.ArrayType():
-            return types.ArrayType(nullable(kind.elementType))
+            return types.ArrayType(nullable(kind.element))
         case types.MapType():
-            return types.MapType(kind.keyType, nullable(kind.valueType))
+            return types.MapType(kind.key, nullable(kind.value))
         case types.StringType():
             return types.StringType()
         case types.TimestampType():
@@ -126,10 +124,3 @@ def nullable(kind: types.DataType) -> types.DataType:
         case types.TimestampNTZType():
             return types.TimestampNTZType()
     return kind
-
-
-def arrow_struct(kind: types.StructType) -> pa.StructType:
-    """The Arrow type that Spark expects for a column of this type."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
-    return to_arrow_type(kind, timezone="UTC")

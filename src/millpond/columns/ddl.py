@@ -10,37 +10,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from pyspark.sql import types
-
-from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.sql.cursor import Cursor
-from millpond.spark.sql.tokens import SqlError
+from millpond.columns import types
+from millpond.columns.cursor import Cursor
+from millpond.columns.errors import SchemaError
+from millpond.columns.tokens import SqlError
 
 T = TypeVar("T")
 
 CHARACTERS_MAX: Final = 1 << 20
 DEPTH_MAX: Final = 64
 
-SIMPLE: Final[dict[str, Callable[[], types.DataType]]] = {
-    "boolean": types.BooleanType,
-    "byte": types.ByteType,
-    "tinyint": types.ByteType,
-    "short": types.ShortType,
-    "smallint": types.ShortType,
-    "int": types.IntegerType,
-    "integer": types.IntegerType,
-    "long": types.LongType,
-    "bigint": types.LongType,
-    "float": types.FloatType,
-    "real": types.FloatType,
-    "double": types.DoubleType,
-    "string": types.StringType,
-    "binary": types.BinaryType,
-    "date": types.DateType,
-    "timestamp": types.TimestampType,
-    "timestamp_ltz": types.TimestampType,
-    "timestamp_ntz": types.TimestampNTZType,
-}
 _OTHERS: Final = ("decimal", "dec", "numeric", "char", "character", "varchar", "array", "map", "struct")
 
 
@@ -81,9 +60,9 @@ class _Reader(Cursor):
         if depth > DEPTH_MAX:
             raise SchemaError(f"the schema is nested more than {DEPTH_MAX} deep")
         word = self.next.upper.lower()
-        if word in SIMPLE:
+        if word in types.SIMPLE:
             self.take()
-            return SIMPLE[word]()
+            return types.SIMPLE[word]()
         if self.accept_word("DECIMAL", "DEC", "NUMERIC"):
             return self._decimal()
         if self.accept_word("CHAR", "CHARACTER", "VARCHAR"):
@@ -95,8 +74,8 @@ class _Reader(Cursor):
             return self._inside(lambda: self._map(depth + 1))
         if self.accept_word("STRUCT"):
             return types.StructType(self._inside(lambda: self.fields(depth + 1)))
-        near = difflib.get_close_matches(word, [*SIMPLE, *_OTHERS], n=1)
-        known = [*SIMPLE, "decimal(p,s)", "array<…>", "map<…,…>", "struct<…>"]
+        near = difflib.get_close_matches(word, [*types.SIMPLE, *_OTHERS], n=1)
+        known = [*types.SIMPLE, "decimal(p,s)", "array<…>", "map<…,…>", "struct<…>"]
         raise self.unexpected(f"a type, such as {near[0]}" if near else f"a type ({', '.join(known)})", ())
 
     def _field(self, depth: int) -> types.StructField:

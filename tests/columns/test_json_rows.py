@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-
-from millpond.spark.parsing.errors import Fault
-from millpond.spark.parsing.json_rows import epoch_microseconds, row_reader
-from millpond.spark.parsing.schemas import read_schema
+from millpond.columns.errors import Fault
+from millpond.columns.json_rows import epoch_microseconds, row_reader
+from millpond.columns.schemas import read_schema
 
 
 def read(kind: str, json: str | bytes) -> Any:

@@ -16,9 +16,8 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, TypeAlias
 
-from pyspark.sql import types
-
-from millpond.spark.parsing.errors import Fault, shown
+from millpond.columns import types
+from millpond.columns.errors import Fault, shown
 
 Reader: TypeAlias = Callable[[Any], Any]
 """Converts a parsed JSON value for Arrow; Fault if it does not fit."""
@@ -87,9 +86,9 @@ def _reader(kind: types.DataType, path: str) -> Reader:
         case types.StructType():
             return _struct(kind, path)
         case types.ArrayType():
-            return _array(_reader(kind.elementType, f"{path}[]"), path)
+            return _array(_reader(kind.element, f"{path}[]"), path)
         case types.MapType():
-            return _map(_reader(kind.valueType, f"{path}{{}}"), path)
+            return _map(_reader(kind.value, f"{path}{{}}"), path)
         case types.StringType():
             return _string(path)
         case types.BooleanType():
@@ -132,7 +131,7 @@ def _named(value: Any) -> str:
 
 def _struct(kind: types.StructType, path: str) -> Reader:
     prefix = f"{path}." if path else ""
-    readers = [(each.name, _reader(each.dataType, prefix + each.name), not each.nullable) for each in kind]
+    readers = [(each.name, _reader(each.type, prefix + each.name), not each.nullable) for each in kind]
 
     def read(value: Any) -> dict[str, Any] | None:
         if not isinstance(value, dict):
@@ -252,14 +251,14 @@ def _decimal(kind: types.DecimalType, path: str) -> Reader:
     def read(value: Any) -> Decimal:
         number = _as_decimal(value)
         if number is None:
-            raise _wrong(path, f"a {kind.simpleString()}", value)
+            raise _wrong(path, f"a {kind.text}", value)
         try:
             # Arithmetic would round to 28 digits; copying and comparing does not.
             if number.copy_abs() < limit and (rounded := number.quantize(step, context=_WIDE)) == number:
                 return rounded
         except InvalidOperation:
             pass
-        raise Fault(f"{path}: {_named(number)} does not fit into {kind.simpleString()}")
+        raise Fault(f"{path}: {_named(number)} does not fit into {kind.text}")
 
     return read
 

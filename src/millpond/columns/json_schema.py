@@ -1,13 +1,12 @@
-"""Converts the common part of JSON Schema to Spark types: objects, arrays, plain values, formats, local
+"""Converts the common part of JSON Schema to our types: objects, arrays, plain values, formats, local
 references."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from pyspark.sql import types
-
-from millpond.spark.parsing.errors import SchemaError
+from millpond.columns import types
+from millpond.columns.errors import SchemaError
 
 _PLAIN: Final[dict[str, type[types.DataType]]] = {
     "integer": types.LongType,

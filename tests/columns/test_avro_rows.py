@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-pytest.importorskip("fastavro", reason="pip install 'millpond[spark]'")
+pytest.importorskip("fastavro", reason="pip install 'millpond[arrow]'")
 
 import fastavro
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.parser import Parser
+from millpond.columns.errors import SchemaError
+from millpond.columns.parser import Parser
 
 SCHEMA = {
     "type": "record",
@@ -105,7 +104,7 @@ def test_every_type_and_null() -> None:
         None,
         empty | {"tags": []},
     ]
-    assert parser.type.simpleString().startswith("struct<id:bigint,at:timestamp,seen:timestamp,local:timestamp_ntz,")
+    assert parser.type.text.startswith("struct<id:bigint,at:timestamp,seen:timestamp,local:timestamp_ntz,")
 
 
 def test_a_truncated_or_extended_value_is_bad_at_every_length() -> None:

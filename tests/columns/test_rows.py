@@ -9,10 +9,9 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from millpond.columns.errors import RowError
+from millpond.columns.rows import BLOCK_ROWS, Encoded, RowEncoder, Shape, gather
 from millpond.remote.cluster import Cluster
-from millpond.spark.sink.errors import SinkError
-from millpond.spark.sink.rows import BLOCK_ROWS, Encoded, RowEncoder, gather
-from millpond.spark.sink.shape import Shape
 from millpond.wire import kernel
 from millpond.wire.partitioner import partition_for_key
 
@@ -95,7 +94,7 @@ def test_the_partition_column_overrides_the_key() -> None:
 @pytest.mark.parametrize("wrong", [4, -1, -2])
 def test_a_missing_partition_is_refused(wrong: int) -> None:
     rows = batch(value=pa.array([b"1", b"2"]), partition=pa.array([0, wrong], pa.int32()))
-    with pytest.raises(SinkError, match=f"has partitions 0 to 3; a row asks for {wrong}"):
+    with pytest.raises(RowError, match=f"has partitions 0 to 3; a row asks for {wrong}"):
         list(encoder(Topics(t=4), "t", "partition").encode(rows))
 
 
@@ -117,9 +116,9 @@ def test_the_topic_column_spreads_rows_over_topics() -> None:
 
 def test_a_null_or_missing_topic_is_refused() -> None:
     rows = batch(value=pa.array([b"1", b"2"]), topic=pa.array(["a", None]))
-    with pytest.raises(SinkError, match="1 rows have a null in the column topic"):
+    with pytest.raises(RowError, match="1 rows have a null in the column topic"):
         list(encoder(Topics(a=1), None, "topic").encode(rows))
-    with pytest.raises(SinkError, match=r"no topic .a..*millpond topic create a"):
+    with pytest.raises(RowError, match=r"no topic .a..*millpond topic create a"):
         list(encoder(Topics(), None, "topic").encode(rows.slice(0, 1)))
 
 
@@ -138,7 +137,7 @@ def test_headers_and_timestamps_are_written() -> None:
 
 def test_a_null_among_the_headers_is_refused() -> None:
     rows = batch(value=pa.array([b"v"]), headers=pa.array([[None]], pa.list_(PAIR)))
-    with pytest.raises(SinkError, match="null among its headers"):
+    with pytest.raises(RowError, match="null among its headers"):
         list(encoder(Topics(t=1), "t", "headers").encode(rows))
 
 
@@ -152,7 +151,7 @@ def test_batches_stay_within_their_size() -> None:
 
 def test_a_record_above_the_limit_is_refused() -> None:
     rows = batch(value=pa.array([b"v" * 100, b"v" * 3_000]))
-    with pytest.raises(SinkError, match=r"a record of 30\d\d bytes; kafka\.max\.request\.size allows 2000"):
+    with pytest.raises(RowError, match=r"a record of 30\d\d bytes; kafka\.max\.request\.size allows 2000"):
         list(encoder(Topics(t=1), "t", record_bytes_max=2_000).encode(rows))
 
 

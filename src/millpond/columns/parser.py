@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import types
 
-from millpond.spark.parsing import avro_rows, json_rows
-from millpond.spark.parsing.errors import Fault, SchemaError
-from millpond.spark.parsing.schemas import arrow_struct, inline_schema, nullable, read_json, read_schema
-from millpond.spark.parsing.value_columns import ValueColumns
+from millpond.columns import avro_rows, json_rows, types
+from millpond.columns.errors import Fault, SchemaError
+from millpond.columns.schemas import inline_schema, nullable, read_json, read_schema
+from millpond.columns.value_columns import ValueColumns
 from millpond.wire.kernel.values import VALUE_BYTES_MAX
 
 FORMATS: Final = ("json", "avro")
@@ -37,21 +36,32 @@ class Parsed:
 class Parser:
     """Reads values of one format by one schema. Thread-safe and shared within a process."""
 
-    def __init__(self, format: str, schema: str, *, prefixed: bool = False, plain: bool = False) -> None:
-        """`schema`: Spark's notation, Spark's JSON, an Avro schema, a JSON Schema, or a file that has one.
+    def __init__(
+        self,
+        format: str,
+        schema: str | types.StructType,
+        *,
+        prefixed: bool = False,
+        plain: bool = False,
+        only: Collection[str] | None = None,
+    ) -> None:
+        """`schema`: Spark's notation, Spark's JSON, an Avro schema, a JSON Schema, or a file that has one; for JSON
+        also the type itself.
 
         `prefixed`: Avro values have a schema registry's prefix, which is skipped. `plain`: do not use the compiled
-        reader; the results are the same, only slower.
+        reader; the results are the same, only slower. `only`: of JSON, parse just these fields.
         """
         if format not in FORMATS:
             raise SchemaError(f"values are read as one of {', '.join(FORMATS)}, not {format!r}")
-        text = inline_schema(schema)
-        kind = read_schema(text)
+        text = "" if isinstance(schema, types.StructType) else inline_schema(schema)
+        kind = schema if isinstance(schema, types.StructType) else read_schema(text)
+        if only is not None and format == "json":
+            kind = types.StructType([each for each in kind if each.name in only])
         column = nullable(kind)
         assert isinstance(column, types.StructType)
         self.type: Final = column
         """The type of the column, with everything nullable."""
-        self.arrow_type: Final = arrow_struct(column)
+        self.arrow_type: Final = column.arrow()
         self._growth = 1
         self._compiled: ValueColumns | None = None
         if format == "avro":
@@ -79,6 +89,15 @@ class Parser:
     def is_too_much(self, values: pa.BinaryArray) -> bool:
         """Whether the parsed values may exceed the capacity of one column: then `parse` half of them."""
         return len(values) > 1 and values.nbytes * self._growth > TEXT_BYTES_MAX
+
+    def parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch, split where its parsed values may exceed a column's capacity."""
+        if self.is_too_much(batch.column("value")):
+            half = batch.num_rows // 2
+            yield from self.parts(batch.slice(0, half))
+            yield from self.parts(batch.slice(half))
+        else:
+            yield batch
 
     def parse(self, values: pa.BinaryArray) -> Parsed:
         if self._compiled is None:

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-
-from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.json_schema import type_of_json_schema
+from millpond.columns.errors import SchemaError
+from millpond.columns.json_schema import type_of_json_schema
 
 
 def schema(**properties: Any) -> dict[str, Any]:
@@ -34,7 +32,7 @@ def test_plain_types_formats_and_containers() -> None:
             either={"type": ["string", "integer"]},
         )
     )
-    assert result.simpleString() == (
+    assert result.text == (
         "struct<id:bigint,price:double,paid:boolean,name:string,at:timestamp,day:date,mail:string,photo:binary,"
         "tags:array<string>,lines:array<struct<sku:string>>,counts:map<string,bigint>,anything:string,either:string>"
     )
@@ -49,13 +47,13 @@ def test_required_is_not_null_unless_null_is_allowed() -> None:
     )
     result = type_of_json_schema(given | {"required": ["a", "c", "d"]})
     assert [each.nullable for each in result] == [False, True, True, True]
-    assert {each.dataType.simpleString() for each in result} == {"bigint"}
+    assert {each.type.text for each in result} == {"bigint"}
 
 
 def test_references_within_the_schema_are_followed() -> None:
     given = schema(home={"$ref": "#/$defs/address"}, work={"$ref": "#/$defs/address"})
     result = type_of_json_schema(given | {"$defs": {"address": schema(city={"type": "string"})}})
-    assert result.simpleString() == "struct<home:struct<city:string>,work:struct<city:string>>"
+    assert result.text == "struct<home:struct<city:string>,work:struct<city:string>>"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from millpond.spark.parsing.json_rows import iso_microseconds
+from millpond.columns.json_rows import iso_microseconds
 
 CERTAIN_RECORDS: Final = 100
 """From this many records on, a field that all of them have is required."""

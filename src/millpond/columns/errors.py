@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from millpond.client.errors import ConfigError
+from millpond.remote.errors import ClientError, ConfigError
 
 SHOWN_CHARACTERS_MAX: Final = 60
 
 
 class SchemaError(ConfigError):
     """A schema that cannot be read or is not supported."""
+
+
+class RowError(ClientError):
+    """Rows that cannot be written as records."""
 
 
 class Fault(ValueError):

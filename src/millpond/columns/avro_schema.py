@@ -1,6 +1,6 @@
-"""Converts Avro schemas to Spark types, and to the schema for reading values, with times and dates as plain numbers.
+"""Converts Avro schemas to our types, and to the schema for reading values, with times and dates as plain numbers.
 
-A union may have null and one other type, or int with long, or float with double. Logical types without a Spark type
+A union may have null and one other type, or int with long, or float with double. Logical types without a type of ours
 are read as their underlying type.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from pyspark.sql import types
-
-from millpond.spark.parsing.errors import SchemaError
+from millpond.columns import types
+from millpond.columns.errors import SchemaError
 
 
 class Millis(types.TimestampType):

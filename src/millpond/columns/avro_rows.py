@@ -8,12 +8,12 @@ from decimal import Context, Decimal
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import types
 
-from millpond.client.errors import needs
-from millpond.spark.parsing.avro_schema import LocalMillis, Millis
-from millpond.spark.parsing.errors import Fault, SchemaError
-from millpond.spark.parsing.schemas import nullable
+from millpond.columns import types
+from millpond.columns.avro_schema import LocalMillis, Millis
+from millpond.columns.errors import Fault, SchemaError
+from millpond.columns.schemas import nullable
+from millpond.remote.errors import needs
 
 Change: TypeAlias = Callable[[Any], Any]
 
@@ -29,7 +29,7 @@ def parsed_schema(schema: dict[str, Any]) -> dict[str, Any]:
         import fastavro
         from fastavro.schema import SchemaParseException, UnknownType
     except ImportError:
-        raise needs("fastavro", "spark") from None
+        raise needs("fastavro", "arrow") from None
     try:
         parsed = fastavro.parse_schema(_plain(schema))
     except (SchemaParseException, UnknownType, ValueError, KeyError, TypeError) as fault:
@@ -117,22 +117,20 @@ def _plain(schema: Any) -> Any:
 
 
 def arrow_written(kind: types.DataType) -> pa.DataType:
-    """The Arrow type of the rows: Spark's, but milliseconds where the schema says so."""
-    from pyspark.sql.pandas.types import to_arrow_type
-
+    """The Arrow type of the rows: the column's, but milliseconds where the schema says so."""
     match kind:
         case types.StructType():
-            return pa.struct([pa.field(each.name, arrow_written(each.dataType)) for each in kind])
+            return pa.struct([pa.field(each.name, arrow_written(each.type)) for each in kind])
         case types.ArrayType():
-            return pa.list_(pa.field("element", arrow_written(kind.elementType)))
+            return pa.list_(pa.field("element", arrow_written(kind.element)))
         case types.MapType():
             key = pa.field("key", pa.string(), nullable=False)
-            return pa.map_(key, pa.field("value", arrow_written(kind.valueType)))
+            return pa.map_(key, pa.field("value", arrow_written(kind.value)))
         case Millis():
             return pa.timestamp("ms", "UTC")
         case LocalMillis():
             return pa.timestamp("ms")
-    return to_arrow_type(nullable(kind), timezone="UTC")
+    return nullable(kind).arrow()
 
 
 def _decimals(kind: types.DataType) -> Change | None:
@@ -141,11 +139,11 @@ def _decimals(kind: types.DataType) -> Change | None:
         case types.DecimalType():
             return lambda value: _decimal(int.from_bytes(_bounded(value), "big", signed=True), kind.scale)
         case types.ArrayType():
-            return _in_elements(_decimals(kind.elementType))
+            return _in_elements(_decimals(kind.element))
         case types.MapType():
-            return _in_values(_decimals(kind.valueType))
+            return _in_values(_decimals(kind.value))
         case types.StructType():
-            return _in_fields({each.name: change for each in kind if (change := _decimals(each.dataType))})
+            return _in_fields({each.name: change for each in kind if (change := _decimals(each.type))})
     return None
 
 

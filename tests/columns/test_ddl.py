@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-
-from pyspark.sql import types
-
-from millpond.spark.parsing.ddl import DEPTH_MAX, read_ddl
-from millpond.spark.parsing.errors import SchemaError
+from millpond.columns import types
+from millpond.columns.ddl import DEPTH_MAX, read_ddl
+from millpond.columns.errors import SchemaError
 
 ALL = (
     "a boolean, b byte, c tinyint, d short, e smallint, f int, g integer, h long, i bigint, j float, k real, "
@@ -24,7 +21,7 @@ ALL_SIMPLE = (
 
 
 def test_every_plain_type() -> None:
-    assert read_ddl(ALL).simpleString() == ALL_SIMPLE
+    assert read_ddl(ALL).text == ALL_SIMPLE
 
 
 @pytest.mark.parametrize(
@@ -40,14 +37,14 @@ def test_every_plain_type() -> None:
     ],
 )
 def test_notations(text: str, simple: str) -> None:
-    assert read_ddl(text).simpleString() == simple
+    assert read_ddl(text).text == simple
 
 
 def test_not_null_and_comments() -> None:
     result = read_ddl("a int NOT NULL COMMENT 'one, it''s', b string comment \"two\", c struct<d:int not null>")
     assert [each.nullable for each in result] == [False, True, True]
-    assert isinstance(result["c"].dataType, types.StructType)
-    assert not result["c"].dataType["d"].nullable
+    assert isinstance(result["c"].type, types.StructType)
+    assert not result["c"].type["d"].nullable
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Collection
 from typing import Final
 
-from millpond.spark.sql.tokens import SqlError, Token, tokens, where
-from millpond.spark.sql.words import CLAUSES, INNER
+from millpond.columns.tokens import SqlError, Token, tokens, where
+from millpond.columns.words import CLAUSES, INNER
 
 DEPTH_MAX: Final = 40
 """The nesting limit: more than people write, and less than overflows Python's stack."""

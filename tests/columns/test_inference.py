@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.spark.parsing.inference import CERTAIN_RECORDS, MAP_KEYS_MIN, infer
-from millpond.spark.parsing.parser import Parser
+from millpond.columns.inference import CERTAIN_RECORDS, MAP_KEYS_MIN, infer
+from millpond.columns.parser import Parser
 
 
 def types_of(*records: dict[str, Any]) -> dict[str, str]:

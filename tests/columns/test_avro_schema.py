@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-
-from millpond.spark.parsing.avro_schema import type_of_avro
-from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.schemas import nullable
+from millpond.columns.avro_schema import type_of_avro
+from millpond.columns.errors import SchemaError
+from millpond.columns.schemas import nullable
 
 
 def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
@@ -23,7 +21,7 @@ def record(*fields: Any, name: str = "R", **more: Any) -> dict[str, Any]:
 
 
 def simple(*fields: Any) -> str:
-    text = nullable(type_of_avro(record(*fields))).simpleString()
+    text = nullable(type_of_avro(record(*fields))).text
     return ",".join(part.partition(":")[2] for part in [text.removeprefix("struct<").removesuffix(">")])
 
 
@@ -71,7 +69,7 @@ def test_only_a_union_with_null_may_be_null() -> None:
 def test_references_are_resolved_in_their_namespace() -> None:
     inner = record("int", name="Inner")
     result = type_of_avro(record(inner, "Inner", "shop.Inner", namespace="shop"))
-    assert {each.dataType.simpleString() for each in result} == {"struct<f0:int>"}
+    assert {each.type.text for each in result} == {"struct<f0:int>"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -12,9 +13,8 @@ import pyarrow.compute as pc
 
 from millpond.base.ids import TopicPartition
 from millpond.base.ports import Buffer
+from millpond.columns.errors import RowError
 from millpond.remote.cluster import Cluster
-from millpond.spark.sink.errors import SinkError
-from millpond.spark.sink.shape import HEADERS, KEY, PARTITION, TIMESTAMP, TOPIC, VALUE, Shape
 from millpond.wire import kernel
 
 GATHERED_BYTES: Final = 4 << 20
@@ -26,6 +26,26 @@ BLOCK_ROWS: Final = 1_000
 _NO_KEY: Final = -1
 _RADIX_MAX: Final = 1 << 15
 """numpy sorts integers of 16 bits without comparing them."""
+
+
+KEY: Final = "key"
+VALUE: Final = "value"
+HEADERS: Final = "headers"
+TOPIC: Final = "topic"
+PARTITION: Final = "partition"
+TIMESTAMP: Final = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The columns read from each row. Others are ignored, as in Spark's sink."""
+
+    topic: str | None
+    """The topic of all rows; None if a column has it."""
+    columns: frozenset[str]
+
+    def has(self, column: str) -> bool:
+        return column in self.columns
 
 
 class Encoded(NamedTuple):
@@ -68,7 +88,7 @@ class RowEncoder:
             return
         topics = batch.column(TOPIC)
         if topics.null_count:
-            raise SinkError(
+            raise RowError(
                 f"{topics.null_count} rows have a null in the column {TOPIC}: give each a topic, filter them out, or "
                 f"use option {TOPIC}"
             )
@@ -110,7 +130,7 @@ class RowEncoder:
             # A null key has -1, so check requested partitions separately.
             wrong = numbers[(numbers < 0) | (numbers >= count)]
             if len(wrong):
-                raise SinkError(f"topic {topic!r} has partitions 0 to {count - 1}; a row asks for {wrong[0]}")
+                raise RowError(f"topic {topic!r} has partitions 0 to {count - 1}; a row asks for {wrong[0]}")
         keyless = np.flatnonzero(chosen == _NO_KEY)
         if len(keyless):
             numbers = np.arange(self._keyless_rows, self._keyless_rows + len(keyless))
@@ -124,7 +144,7 @@ class RowEncoder:
         if count is None:
             info = self._cluster.topics([topic], create=True).get(topic)
             if info is None or not info.partitions:
-                raise SinkError(
+                raise RowError(
                     f"there is no topic {topic!r} and the cluster does not create it by itself; create it first: "
                     f"millpond topic create {topic}"
                 )
@@ -133,7 +153,7 @@ class RowEncoder:
 
     def _check_size(self, topic: str, size: int) -> None:
         if self._record_bytes_max is not None and size > self._record_bytes_max:
-            raise SinkError(
+            raise RowError(
                 f"a row for topic {topic!r} is a record of {size} bytes; kafka.max.request.size allows "
                 f"{self._record_bytes_max}"
             )
@@ -195,7 +215,7 @@ def _headers(column: pa.Array) -> kernel.HeaderColumn:
     validity, offsets = column.buffers()[:2]
     pairs = column.values
     if pairs.null_count:
-        raise SinkError(f"column {HEADERS} has a null among its headers: leave it out instead")
+        raise RowError(f"column {HEADERS} has a null among its headers: leave it out instead")
     # `field` keeps the slice of the struct, `flatten` would too but copies.
     return kernel.HeaderColumn(column.offset, offsets, validity, _binary(pairs.field(0)), _binary(pairs.field(1)))
 

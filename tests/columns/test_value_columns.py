@@ -12,18 +12,14 @@ from importlib import import_module
 from threading import Thread
 from typing import Any
 
-import pytest
-
-pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import types
 
-from millpond.spark.parsing import value_columns
-from millpond.spark.parsing.parser import Parser
-from millpond.spark.parsing.value_columns import ValueColumns
+from millpond.columns import types, value_columns
+from millpond.columns.parser import Parser
+from millpond.columns.value_columns import ValueColumns
 from millpond.wire import kernel
 from support.compiled_values import agree, rows_of
 from support.json_values import BYTES, LEAVES, NUMBERS, PLACES, TIMES
@@ -124,7 +120,7 @@ def test_common_json_values_are_accepted() -> None:
 def test_fields_in_any_order_with_any_names() -> None:
     names = ["a", "ab", "abcdefg", "abcdefgh", "abcdefghi", "é", "😀", "x y", 'q"q', "b\\b", "n\nn", "", "abcdefghj"]
     kind = types.StructType([types.StructField(each, types.IntegerType()) for each in names])
-    parser = Parser("json", kind.json())
+    parser = Parser("json", kind)
     chance = random.Random(15)
     values: list[bytes | None] = []
     for _ in range(300):
@@ -209,11 +205,11 @@ def written(kind: types.DataType) -> st.SearchStrategy[str]:
 def _written(kind: types.DataType) -> st.SearchStrategy[str]:
     match kind:
         case types.StructType():
-            return _object([(each.name, written(each.dataType)) for each in kind])
+            return _object([(each.name, written(each.type)) for each in kind])
         case types.ArrayType():
-            return st.lists(written(kind.elementType), max_size=3).map(lambda items: f"[{', '.join(items)}]")
+            return st.lists(written(kind.element), max_size=3).map(lambda items: f"[{', '.join(items)}]")
         case types.MapType():
-            pair = st.tuples(TEXT, written(kind.valueType))
+            pair = st.tuples(TEXT, written(kind.value))
             return st.lists(pair, max_size=3).map(_pairs)
         case types.StringType():
             return st.one_of(TEXT.map(json.dumps), TEXT.map(lambda text: json.dumps(text, ensure_ascii=False)))
@@ -268,7 +264,7 @@ def _pairs(pairs: list[tuple[str, str]]) -> str:
 def test_json_of_any_schema(data: st.DataObject) -> None:
     kind = data.draw(structs(TYPES))
     assert isinstance(kind, types.StructType)
-    parser = Parser("json", kind.json())
+    parser = Parser("json", kind)
     value = written(kind).map(str.encode)
     broken = st.tuples(value, st.integers(0, 80), st.binary(max_size=2)).map(
         lambda result: result[0][: result[1]] + result[2] + result[0][result[1] + 1 :]

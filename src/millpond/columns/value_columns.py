@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import types
 
-from millpond.spark.parsing.avro_schema import LocalMillis, Millis
+from millpond.columns import types
+from millpond.columns.avro_schema import LocalMillis, Millis
 from millpond.wire.kernel.values import (
     BRANCHES_MAX,
     RUN_BYTES_MAX,
@@ -124,8 +124,8 @@ def _array(column: ValueBuffers, kind: pa.DataType) -> pa.Array:
 
 
 def _kind_of(kind: types.DataType) -> Kind:
-    for spark_type, column_kind in _KINDS:
-        if isinstance(kind, spark_type):
+    for each, column_kind in _KINDS:
+        if isinstance(kind, each):
             return column_kind
     raise AssertionError(f"{kind} was not refused when the schema was read")
 
@@ -133,12 +133,12 @@ def _kind_of(kind: types.DataType) -> Kind:
 def _json_shape(kind: types.DataType, name: str = "", required: bool = False) -> Shape:
     match kind:
         case types.StructType():
-            fields = tuple(_json_shape(each.dataType, each.name, not each.nullable) for each in kind)
+            fields = tuple(_json_shape(each.type, each.name, not each.nullable) for each in kind)
             return Shape(Kind.STRUCT, fields, name, required)
         case types.ArrayType():
-            return Shape(Kind.LIST, (_json_shape(kind.elementType),), name, required)
+            return Shape(Kind.LIST, (_json_shape(kind.element),), name, required)
         case types.MapType():
-            return Shape(Kind.MAP, (Shape(Kind.STRING), _json_shape(kind.valueType)), name, required)
+            return Shape(Kind.MAP, (Shape(Kind.STRING), _json_shape(kind.value)), name, required)
         case types.DecimalType():
             return Shape(Kind.DECIMAL, (), name, required, kind.precision, kind.scale)
     return Shape(_kind_of(kind), (), name, required)
@@ -178,15 +178,15 @@ class _AvroShapes:
                 if [each["name"] for each in fields] != kind.names:
                     raise _Unknown
                 children = tuple(
-                    self.shape(each["type"], field.dataType) for each, field in zip(fields, kind, strict=True)
+                    self.shape(each["type"], field.type) for each, field in zip(fields, kind, strict=True)
                 )
                 return Shape(Kind.STRUCT, children, written=written, is_union=is_union)
             case types.ArrayType():
-                items = self.shape(more.get("items"), kind.elementType)
+                items = self.shape(more.get("items"), kind.element)
                 return Shape(Kind.LIST, (items,), written=written, is_union=is_union)
             case types.MapType():
                 key = Shape(Kind.STRING, written=(Written.BYTES,))
-                pair = (key, self.shape(more.get("values"), kind.valueType))
+                pair = (key, self.shape(more.get("values"), kind.value))
                 return Shape(Kind.MAP, pair, written=written, is_union=is_union)
         precision, scale = (kind.precision, kind.scale) if isinstance(kind, types.DecimalType) else (0, 0)
         return Shape(

@@ -7,17 +7,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
-
-pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.spark.parsing import parser as parser_module
-from millpond.spark.parsing.errors import SchemaError
-from millpond.spark.parsing.parser import Parsed, Parser
+from millpond.columns import parser as parser_module
+from millpond.columns.errors import SchemaError
+from millpond.columns.parser import Parsed, Parser
 from millpond.wire import kernel
 from millpond.wire.kernel.values import VALUE_BYTES_MAX
 

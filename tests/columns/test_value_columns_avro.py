@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pip install 'millpond[spark]'")
-pytest.importorskip("fastavro", reason="pip install 'millpond[spark]'")
+pytest.importorskip("fastavro", reason="pip install 'millpond[arrow]'")
 
 import fastavro
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.spark.parsing.parser import Parser
+from millpond.columns.parser import Parser
 from millpond.wire import kernel
 from support.compiled_values import agree
 
