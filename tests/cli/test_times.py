@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.admin.offsets import At, Beginning, End, Last, Since
-from millpond.base.spans import read_span
-from millpond.cli.consume import read_point
-from millpond.cli.times import read_time, show_span, show_time
+from millpond.base.spans import read_span, read_time
+from millpond.cli.consume import point_of
+from millpond.cli.times import show_span, show_time
 
 NOW_MS = 1_800_000_000_000
 
@@ -34,13 +34,13 @@ NOW_MS = 1_800_000_000_000
     ],
 )
 def test_a_place_is_read(text: str, point: object) -> None:
-    assert read_point(text, NOW_MS) == point
+    assert point_of(text, NOW_MS) == point
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 parsecs ago", "ago", "--5", "1e5", "2026-13-01", "٣"])
 def test_what_names_no_place_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError, match="--from"):
-        read_point(text, NOW_MS)
+        point_of(text, NOW_MS)
 
 
 def test_a_span_is_no_span_without_a_unit() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from millpond.admin.errors import Refused
 from millpond.base.ids import TopicPartition
 from millpond.base.named_tuple import NamedTuple
+from millpond.base.spans import read_time
 from millpond.remote import offsets
 from millpond.remote.cluster import Cluster
 from millpond.remote.offsets import Isolation
@@ -52,6 +54,21 @@ class Since:
 
 Point = Beginning | End | At | Last | Since
 """A point in a topic to start from."""
+
+_OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
+
+
+def read_point(text: str, at_ms: int) -> Point:
+    """A point as people write it: beginning, end, 1200, -10, 2026-01-31T08:30 or 5m. ValueError otherwise."""
+    text = text.strip()
+    match text.lower():
+        case "beginning" | "start" | "earliest":
+            return Beginning()
+        case "end" | "latest":
+            return End()
+    if _OFFSET.fullmatch(text):
+        return Last(-int(text)) if text.startswith("-") else At(int(text))
+    return Since(read_time(text, at_ms))
 
 
 def bounds_of(

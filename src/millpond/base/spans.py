@@ -1,8 +1,9 @@
-"""Durations in human notation."""
+"""Durations and times in human notation."""
 
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Final
 
 _UNITS_MS: Final = {
@@ -25,3 +26,12 @@ def read_span(text: str) -> int | None:
         total += float(part[1]) * unit
         position = part.end()
     return round(total) if text else None
+
+
+def read_time(text: str, now_ms: int) -> int:
+    """Milliseconds since 1970 of an ISO time (local unless it names a zone) or of a time ago, as `1h30m ago`."""
+    span_ms = read_span(text.lower().removesuffix("ago"))
+    if span_ms is not None:
+        return now_ms - span_ms
+    # Rounded up: 1 ms too early would include the previous record.
+    return round(datetime.fromisoformat(text).timestamp() * 1000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from millpond.cli.json_lines import HEX_MARK, Headers, NotParsed, dump, parsed_j
 from millpond.cli.options import option
 from millpond.cli.stop import Stop, stop_on
 from millpond.cli.text import counted, safe
-from millpond.cli.times import now_ms, read_time, show_time
+from millpond.cli.times import now_ms, show_time
 from millpond.wire.kernel.messages import read_headers
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.2
 BATCH_RECORDS: Final = 2000
 ONLY_THIS: Final = "Only this one; repeatable."
-
-_OFFSET: Final = re.compile(r"-?[0-9]{1,19}")
 
 How = Literal["text", "json", "hex"]
 """How values are read."""
@@ -90,7 +87,7 @@ def command(
     from millpond.admin.offsets import bounds_of, resolve
     from millpond.base.ids import TopicPartition
 
-    begin = read_point(point, now_ms())
+    begin = point_of(point, now_ms())
     consumer = _consumer(access, follow)
     there = find_partitions(consumer, topic)
     partitions = [TopicPartition(topic, index) for index in sorted(set(indexes)) or there]
@@ -137,20 +134,12 @@ def _consumer(access: Access, follow: bool) -> Consumer:
     )
 
 
-def read_point(text: str, at_ms: int) -> Point:
+def point_of(text: str, at_ms: int) -> Point:
     """The value of `--from`."""
-    from millpond.admin.offsets import At, Beginning, End, Last, Since
+    from millpond.admin.offsets import read_point
 
-    text = text.strip()
-    match text.lower():
-        case "beginning" | "start" | "earliest":
-            return Beginning()
-        case "end" | "latest":
-            return End()
-    if _OFFSET.fullmatch(text):
-        return Last(-int(text)) if text.startswith("-") else At(int(text))
     try:
-        return Since(read_time(text, at_ms))
+        return read_point(text, at_ms)
     except ValueError:
         raise click.UsageError(
             f"--from {text}: give beginning, end, an offset, -N, a time as 2026-01-31T08:30 or a span as 5m."

@@ -7,9 +7,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from millpond.base.spans import read_span
+from millpond.base.spans import read_span, read_time
 from millpond.base.units import read_bytes
-from millpond.cli.times import now_ms, read_time
+from millpond.cli.times import now_ms
 
 F = TypeVar("F", bound=Callable[..., Any])
 

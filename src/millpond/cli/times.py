@@ -5,21 +5,10 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from millpond.base.spans import read_span
-
 
 def now_ms() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
-
-
-def read_time(text: str, now_ms: int) -> int:
-    """Milliseconds since 1970 of an ISO time (local unless it names a zone) or of a time ago, as `1h30m ago`."""
-    span_ms = read_span(text.lower().removesuffix("ago"))
-    if span_ms is not None:
-        return now_ms - span_ms
-    # Rounded up: 1 ms too early would include the previous record.
-    return round(datetime.fromisoformat(text).timestamp() * 1000)
 
 
 def show_time(time_ms: int) -> str:
