@@ -1,7 +1,7 @@
 """Millpond: a log-based message queue that speaks the Kafka wire protocol.
 
-The client's names (`Producer`, `Consumer`, `Worker`, …) are here too, loaded at the first use: a node needs none of
-them, and librdkafka takes its time.
+The client's names (`Producer`, `Consumer`, `Worker`, …) are here too, and those that read and write topics as tables
+(`arrow`, `write_arrow`). All are loaded at the first use: a node needs none of them, and librdkafka takes its time.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ __all__ = [
     "UnknownTopic",
     "Worker",
     "__version__",
+    "arrow",
     "by_key",
     "registry_decoder",
     "registry_serializer",
@@ -54,14 +55,17 @@ __all__ = [
     "salted",
     "unsalted",
     "worker",
+    "write_arrow",
 ]
+
+_TABLES = ("arrow", "write_arrow")
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # Named as text, so that the rooms below do not depend on the client by importing their own package.
-    exported = getattr(import_module("millpond.client"), name)
+    exported = getattr(import_module("millpond.analysis" if name in _TABLES else "millpond.client"), name)
     globals()[name] = exported
     return exported
 
