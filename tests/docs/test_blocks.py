@@ -97,6 +97,7 @@ OWN = "part of a test with the reader's own code; tests/testing runs each call"
 NOT_RUN = {
     "README.md: import runpy": "a secure node; tests/cli/test_secure.py uses the settings in the same way",
     "README.md: import millpond.spark": "Spark: run by test_the_spark_example_of_the_readme_shows_rows",
+    "docs/analysis.md": "tests/docs/test_analysis.py runs the page",
     "docs/client.md: producer = Producer(serializer=registry_serializer(AvroSerializer(registry, schema)))":
         "needs a schema registry; tests/client/test_payloads.py has stubs of one",
     "docs/monitoring.md": "needs OpenTelemetry; tests/client/test_tracing.py runs the same where it is installed",
@@ -114,6 +115,7 @@ COMMANDS_NOT_RUN = {
     "README.md: millpond up --secure": "tests/cli/test_secure.py runs them",
     "README.md: millpond pipeline run": "Spark; tests/docs/test_tutorial.py runs one",
     "README.md: pip install": "installs; tests/dist does it in an empty environment",
+    "docs/analysis.md": "tests/docs/test_analysis.py runs the page",
     "docs/cli.md": "needs a password prompt and shell files; tests/cli runs each of them",
     "docs/console.md": "tests/cli/test_console.py and tests/console run them",
     "docs/cluster.md": "several machines or nodes; docs/operations.md has the same commands",

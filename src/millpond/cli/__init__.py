@@ -36,6 +36,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "topic": ("millpond.cli.topic.command", "Create, list, describe, alter, move and delete topics."),
     "produce": ("millpond.cli.produce", "Write the lines of a file or of standard input to a topic."),
     "consume": ("millpond.cli.consume", "Print the records of a topic, from any point on."),
+    "sql": ("millpond.cli.sql.command", "Query topics, group lag, dead letters and files with SQL."),
     "work": ("millpond.cli.work.command", "Run the workers of a module, in supervised processes."),
     "group": ("millpond.cli.group.command", "Consumer groups: members, lag, offsets, rebalances."),
     "queue": ("millpond.cli.queue.command", "Work queues: send, receive, peek, describe, purge, redrive."),
