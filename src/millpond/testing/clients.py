@@ -165,6 +165,20 @@ class Clients(ABC):
         finally:
             consumer.close()
 
+    def frame(self, topic: str, **options: Any) -> Any:
+        """The records of a topic as a frame of pandas, with the fields of their JSON values as columns.
+
+        `options` are those of `millpond.arrow`. Sorted by partition and offset, so that frames can be compared.
+        """
+        from millpond.analysis import arrow
+
+        login = {name: text for name, text in self.login_settings().items() if name != "bootstrap.servers"}
+        columns = options.pop("columns", None)
+        table = arrow(topic, bootstrap=self.bootstrap, **{"value": "json", "settings": login, **options}).read_all()
+        mark = "_" if "_offset" in table.schema.names else ""
+        table = table.sort_by([(f"{mark}partition", "ascending"), (f"{mark}offset", "ascending")])
+        return (table if columns is None else table.select(columns)).to_pandas()
+
     def client_settings(self, **more: object) -> dict[str, Any]:
         """Settings for a confluent-kafka client of this broker that reconnects quickly."""
         return {
