@@ -5,9 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from threading import Timer
 
 import pytest
 
@@ -16,6 +19,7 @@ pytest.importorskip("duckdb", reason="pip install 'millpond[sql]'")
 from millpond import write_arrow
 from millpond.cli import main
 from millpond.testing import Pond
+from support.node import eventually
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -130,15 +134,16 @@ def test_what_goes_wrong(sales: str, run: Run, arguments: list[str], code: int, 
     assert "Traceback" not in err
 
 
-def test_ctrl_c(sales: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from millpond.analysis.sql import session
-
-    def interrupted(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(session, "find_ranges", interrupted)
-    code, out, err = run("select * from sales")
+def test_ctrl_c_ends_a_query_without_end(sales: str, run: Run) -> None:
+    Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    code, out, err = run("select count(*) from range(100000000000) a, sales b where a.range % 7 = b._offset")
     assert (code, out, err) == (130, "", "The query was cancelled.\n")
+
+
+def test_a_table_that_is_cut_ends_its_read(sales: str, run: Run) -> None:
+    code, out, _ = run("select _offset from sales order by all", "--rows", "1")
+    assert (code, out.split()) == (0, ["_offset", "0"])
+    assert eventually(lambda: not any(each.name.startswith("millpond-read") for each in threading.enumerate()))
 
 
 def test_without_duckdb(sales: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,10 @@ class QueryFailed(ClientError):
     """A query that cannot be run as it is."""
 
 
+class QueryCancelled(QueryFailed):
+    """`interrupt` was called, or Ctrl-C pressed while DuckDB worked."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """How topics become tables."""
@@ -64,6 +68,8 @@ class Session(Closable):
         self._database.execute("SET python_enable_replacements = false")
 
     def close(self) -> None:
+        # Its threads may still be at work on a query of which nobody wants the rest, and closing waits for them.
+        self._database.interrupt()
         self._database.close()
 
     @property
@@ -182,6 +188,8 @@ class Session(Closable):
             fault = self._scans.fault
             if fault is not None:
                 raise fault from None
+            if isinstance(error, self._duckdb.InterruptException) or "interrupted" in str(error).lower():
+                raise QueryCancelled("the query was cancelled") from None
             raise QueryFailed(self._explained(str(error))) from error
 
     def _explained(self, text: str) -> str:

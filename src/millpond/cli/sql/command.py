@@ -98,7 +98,7 @@ def _run(
     from millpond.remote.errors import needs
 
     try:
-        from millpond.analysis.sql.session import Session, TableOptions
+        from millpond.analysis.sql.session import QueryCancelled, Session, TableOptions
     except ImportError as fault:
         raise needs(fault.name or "duckdb", "sql") from None
 
@@ -115,7 +115,10 @@ def _run(
             _show_scans(scans, "would be read")
             click.echo(f"\n{plan.rstrip()}")
             return 0
-        count = write_rows(session.run(query), form, path, rows)
+        try:
+            count = write_rows(session.run(query), form, path, rows)
+        except QueryCancelled:
+            raise KeyboardInterrupt from None
         if path is not None:
             click.echo(f"{counted(count, 'row')} written to {path}.", err=True)
         if stats:
