@@ -247,7 +247,7 @@ def test_a_wrong_password(make_millpond: Any) -> None:
     login = {**secure.login_settings(), "sasl.password": "wrong"}
     login.pop("bootstrap.servers", None)
     known = {name: value for name, value in login.items() if name.startswith(("sasl.", "ssl.", "security."))}
-    with pytest.raises(LoginFailed):
+    with pytest.raises(LoginFailed, match=r"refuses the user 'admin'.*check the user name and the password"):
         millpond.arrow("orders", bootstrap=secure.bootstrap, settings=known)
 
 

@@ -154,6 +154,15 @@ def test_values_that_are_not_json(pond: Pond, ask: Any) -> None:
     assert ask("select count(*) n from nothing") == [{"n": 0}]
 
 
+def test_keys_that_only_seem_to_be_text(pond: Pond, ask: Any) -> None:
+    topic = pond.create_topic("odd-keys")
+    head = [("k", "{}")] * 600
+    pond.produce(topic, *head, (b"\xff", "{}"), *head)
+    with pytest.raises(BadValue, match=r"odd-keys\[0\]@600: the key is not UTF-8 text: read keys as bytes"):
+        ask('select count(distinct _key) n from "odd-keys"')
+    assert Database(pond, keys="bytes")('select count(distinct _key) n from "odd-keys"') == [{"n": 2}]
+
+
 def test_forms_and_bounds_of_tables(orders: str, pond: Pond) -> None:
     options = {"values": {"orders": "text"}, "start": -2, "end": None}
     ask = Database(pond, **options)

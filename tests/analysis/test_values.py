@@ -137,7 +137,7 @@ def test_text(pond: Pond, read: Any) -> None:
     table = read(topic, value="text", key="text", columns=["key", "value"]).read_all()
     assert table.to_pylist() == [{"key": "ü", "value": "ä"}, {"key": None, "value": None}]
     pond.produce(topic, ("k", b"\xff"))
-    with pytest.raises(BadValue, match=rf'{topic}\[0\]@2: the value is not UTF-8 text; read it with value="bytes"'):
+    with pytest.raises(BadValue, match=rf"{topic}\[0\]@2: the value is not UTF-8 text: read values as bytes"):
         read(topic, value="text").read_all()
 
 

@@ -134,7 +134,7 @@ def _text(own: str, part: pa.RecordBatch) -> pa.Array:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
         row = next(row for row, each in enumerate(column.to_pylist()) if not is_text(each))
-        raise BadValue(f'{_origin(part, row)}: the {own} is not UTF-8 text; read it with {own}="bytes"') from None
+        raise BadValue(f"{_origin(part, row)}: the {own} is not UTF-8 text: read {own}s as bytes") from None
 
 
 def _reasons(faults: list[tuple[int, str]], rows: int) -> pa.Array:

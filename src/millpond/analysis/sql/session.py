@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -44,6 +44,8 @@ class TableOptions:
     end: Bound = None
     values: Mapping[str, str] = field(default_factory=dict)
     """By topic: bytes, text, json, or a schema; others are found by a sample."""
+    keys: Literal["text", "bytes"] | None = None
+    """None: as a sample has them."""
     bad: Bad = "fail"
     isolation: Isolation = "read_committed"
     threads: int = THREADS_MAX
@@ -162,7 +164,8 @@ class Session(Closable):
             form = guessed_form(value for _, value in pairs)
         else:
             form = find_form(cluster, [topic], given, None, isolation)
-        found = form, all(is_text(key) for key, _ in pairs)
+        keys = self._options.keys
+        found = form, keys == "text" if keys is not None else all(is_text(key) for key, _ in pairs)
         if pairs:
             self._forms[topic] = found
         return found

@@ -15,7 +15,8 @@ from millpond.cli.errors import Failed, cause
 from millpond.remote import profiles
 from millpond.remote.profiles import NAME as NAME
 from millpond.remote.profiles import VARIABLE as VARIABLE
-from millpond.remote.profiles import Profile, ProfileError
+from millpond.remote.profiles import Profile as Profile
+from millpond.remote.profiles import ProfileError
 
 _HEAD: Final = "# Written by `millpond profile`, which keeps no comments. It may hold secrets: keep it to yourself.\n"
 _OTHERS: Final = 0o077

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -14,7 +14,9 @@ from millpond.cli.sql.output import FORMATS, write_rows
 from millpond.cli.text import counted
 
 if TYPE_CHECKING:
+    from millpond.analysis.layout import Bad
     from millpond.analysis.sql.dataset import Scan
+    from millpond.analysis.sql.session import Session
 
 ROWS_SHOWN: Final = 200
 QUERY_CHARACTERS_MAX: Final = 1 << 20
@@ -35,6 +37,9 @@ RANGES_SHOWN_MAX: Final = 20
     multiple=True,
     help="bytes, text, json, or a schema (or its file); otherwise as sampled records have it. Repeatable.",
 )
+@click.option(
+    "--keys", type=click.Choice(("text", "bytes")), help="How keys are read; otherwise as sampled ones are."
+)
 @click.option("--bad", type=click.Choice(("fail", "null")), default="fail", help="Values that do not parse.")
 @click.option("--uncommitted", is_flag=True, help="Also the records of open and aborted transactions.")
 @click.option("--explain", is_flag=True, help="Show what would be read and DuckDB's plan; read only samples.")
@@ -48,7 +53,8 @@ def command(
     start: str,
     end: str,
     values: tuple[str, ...],
-    bad: str,
+    keys: Literal["text", "bytes"] | None,
+    bad: Bad,
     uncommitted: bool,
     explain: bool,
     stats: bool,
@@ -74,55 +80,57 @@ def command(
     chosen, path = _chosen_format(form, output)
     text = _read_query(query)
     try:
-        with access.open():
-            return _run(access, text, chosen, path, rows, start, end, values, bad, uncommitted, explain, stats)
+        with access.open(), _session(access, start, end, values, keys, bad, uncommitted) as session:
+            return _explain(session, text) if explain else _run(session, text, chosen, path, rows, stats)
     except KeyboardInterrupt:
         click.echo("The query was cancelled.", err=True)
         return 130
 
 
-def _run(
+def _session(
     access: Access,
-    query: str,
-    form: str,
-    path: str | None,
-    rows: int,
     start: str,
     end: str,
     values: tuple[str, ...],
-    bad: str,
+    keys: Literal["text", "bytes"] | None,
+    bad: Bad,
     uncommitted: bool,
-    explain: bool,
-    stats: bool,
-) -> int:
+) -> Session:
     from millpond.remote.errors import needs
 
     try:
-        from millpond.analysis.sql.session import QueryCancelled, Session, TableOptions
+        from millpond.analysis.sql.session import Session, TableOptions
     except ImportError as fault:
-        raise needs(fault.name or "duckdb", "sql") from None
-
+        raise needs(fault.name or "pyarrow", "sql") from None
     options = TableOptions(
         start=start,
         end=end,
         values=pairs(values, "--value"),
-        bad="null" if bad == "null" else "fail",
+        keys=keys,
+        bad=bad,
         isolation="read_uncommitted" if uncommitted else "read_committed",
     )
-    with Session({"bootstrap.servers": access.servers(), **access.extras}, options) as session:
-        if explain:
-            scans, plan = session.explain(query)
-            _show_scans(scans, "would be read")
-            click.echo(f"\n{plan.rstrip()}")
-            return 0
-        try:
-            count = write_rows(session.run(query), form, path, rows)
-        except QueryCancelled:
-            raise KeyboardInterrupt from None
-        if path is not None:
-            click.echo(f"{counted(count, 'row')} written to {path}.", err=True)
-        if stats:
-            _show_scans(session.scans, "read", err=True)
+    return Session({"bootstrap.servers": access.servers(), **access.extras}, options)
+
+
+def _explain(session: Session, query: str) -> int:
+    scans, plan = session.explain(query)
+    _show_scans(scans, "would be read")
+    click.echo(f"\n{plan.rstrip()}")
+    return 0
+
+
+def _run(session: Session, query: str, form: str, path: str | None, rows: int, stats: bool) -> int:
+    from millpond.analysis.sql.session import QueryCancelled
+
+    try:
+        count = write_rows(session.run(query), form, path, rows)
+    except QueryCancelled:
+        raise KeyboardInterrupt from None
+    if path is not None:
+        click.echo(f"{counted(count, 'row')} written to {path}.", err=True)
+    if stats:
+        _show_scans(session.scans, "read", err=True)
     return 0
 
 
