@@ -23,6 +23,7 @@ CALLED_BY_OTHERS = {
     "the import system": ["__dir__"],
     "urllib and http.server": ["redirect_request", "do_GET", "log_message"],
     "asyncio, for a protocol": ["eof_received"],
+    "DuckDB, for a dataset": ["scanner"],
     "pytest, for a plugin": ["pytest_addoption", "pytest_configure"],
     "Spark, for a data source": [
         "getDefaultReadLimit",

@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / "millpond"
 
 FILE_LINES_LONG = 600
 FUNCTION_LINES_LONG = 60
-ABOVE_BROKER = ("remote", "node", "client", "sim", "admin", "testing", "console", "spark", "cli")
+ABOVE_BROKER = ("remote", "node", "client", "sim", "admin", "analysis", "testing", "console", "spark", "cli")
 
 NOUNS = {"housekeeping.py", "pending.py", "recording.py"}
 """Files whose name ends as a participle does and is none."""

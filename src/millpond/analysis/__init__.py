@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from millpond.remote.errors import needs
 
 if TYPE_CHECKING:
-    from millpond.analysis.reading import arrow
-    from millpond.analysis.writing import write_arrow
+    from millpond.analysis.reader import arrow
+    from millpond.analysis.table_writer import write_arrow
 
 __all__ = ["arrow", "write_arrow"]
 
@@ -23,8 +23,8 @@ def __getattr__(name: str) -> Any:
         import pyarrow  # noqa: F401
     except ImportError:
         raise needs("pyarrow", "arrow") from None
-    from millpond.analysis.reading import arrow
-    from millpond.analysis.writing import write_arrow
+    from millpond.analysis.reader import arrow
+    from millpond.analysis.table_writer import write_arrow
 
     globals().update(arrow=arrow, write_arrow=write_arrow)
     return globals()[name]

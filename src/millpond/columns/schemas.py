@@ -37,14 +37,6 @@ def file_text(path: str | Path) -> str:
         raise SchemaError(f"the schema {path} is not UTF-8 text") from None
 
 
-def schema_of_file(path: str | Path) -> types.StructType:
-    """From a file: an Avro schema (.avsc), Spark's JSON or a JSON Schema (.json), Spark's notation (.ddl, .txt)."""
-    try:
-        return read_schema(file_text(path))
-    except SchemaError as fault:
-        raise SchemaError(f"{path}: {fault}") from None
-
-
 def read_schema(text: str) -> types.StructType:
     """From the text or the file it names. The notation of JSON is detected."""
     text = inline_schema(text)

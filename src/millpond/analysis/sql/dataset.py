@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 from millpond.analysis.layout import Bad, Layout
 from millpond.analysis.parallel import ParallelReader
 from millpond.analysis.ranges import OffsetRange
-from millpond.analysis.sql.pruning import pruned
+from millpond.analysis.sql.scan_bounds import pruned
 from millpond.analysis.values import ValueForm
 from millpond.base.ids import TopicPartition
 from millpond.remote import offsets

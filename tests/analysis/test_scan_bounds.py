@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.analysis.ranges import OffsetRange
-from millpond.analysis.sql.pruning import pruned
+from millpond.analysis.sql.scan_bounds import pruned
 from millpond.base.ids import TopicPartition
 
 SIZE = 12
