@@ -120,7 +120,7 @@ $(DIST): $(VENV)/bin/python
 
 $(DEVELOP): $(RUNTIME)
 	@echo "Installing what the tests need into $(VENV) …"
-	@$(INSTALL) -e '.[dev,spark,demo]'
+	@$(INSTALL) -e '.[dev,spark,demo,sql]'
 	@touch $@
 
 # A client that cannot be had is left out of its row.
