@@ -23,7 +23,7 @@ from millpond.cli.profile.name import ProfileName
 from millpond.config.node import host_and_port
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Producer, ShareConsumer
+    from confluent_kafka import Consumer, Producer
 
     from millpond.remote.cluster import Cluster
 
@@ -100,11 +100,6 @@ class Access:
         from confluent_kafka import Consumer
 
         return self._made(Consumer, settings)
-
-    def share_consumer(self, settings: Mapping[str, object]) -> ShareConsumer:
-        from confluent_kafka import ShareConsumer
-
-        return self._made(ShareConsumer, settings)
 
     def _made(self, kind: Callable[[Any], T], settings: Mapping[str, object], *, must_answer: bool = True) -> T:
         from confluent_kafka import KafkaException

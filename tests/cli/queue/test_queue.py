@@ -53,6 +53,16 @@ def test_a_released_job_comes_back_and_a_rejected_one_does_not(millpond: Any, to
     assert millpond.succeeds("queue", "receive", topic, "-g", group, "--wait", "1s").out == ""
 
 
+def test_no_more_is_taken_than_asked_for(millpond: Any, topic: str, group: str) -> None:
+    millpond.succeeds("queue", "send", topic, "a", "b", "c")
+    counts = [
+        (job["value"], job["deliveries"])
+        for count in ("1", "2")
+        for job in millpond.succeeds("queue", "receive", topic, "-g", group, "-n", count, "--wait", "30s").objects
+    ]
+    assert counts == [("a", 1), ("b", 1), ("c", 1)]
+
+
 def test_delay_time_and_priority_are_headers(millpond: Any, quick: Any, topic: str) -> None:
     now_ms = time.time_ns() // 1_000_000
     millpond.succeeds("queue", "send", topic, "a", "--delay", "5m", "--priority", "9")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -12,14 +13,17 @@ from millpond.cli.access import Access, cluster_options
 from millpond.cli.completion.names import TopicName
 from millpond.cli.json_lines import dump
 from millpond.cli.options import option, span
-from millpond.cli.queue.member import QueueMember, Received, Verdict
 from millpond.cli.queue.options import GROUP
 from millpond.cli.stop import Stop, stop_on
 from millpond.cli.text import counted
 from millpond.cli.times import show_span
 
-POLL_SECONDS = 0.5
-MORE_SECONDS = 1.0
+if TYPE_CHECKING:
+    from millpond.cli.queue.member import QueueMember
+    from millpond.remote.shares.held_record import HeldRecord, Verdict
+
+POLL_SECONDS: Final = 0.5
+MORE_SECONDS: Final = 1.0
 """Once there was a record, how long to wait for the next."""
 
 
@@ -55,15 +59,18 @@ def receive_command(topic: str, group: str | None, count: int, wait: int, verdic
       millpond queue receive emails --group mailers --count 100 --wait 1m | jq .value
       millpond queue receive emails --release
     """
+    from millpond.cli.queue.member import WORDS, QueueMember
+    from millpond.remote.shares.held_record import Verdict
+
     name = _group_of(access, topic, group)
-    with stop_on(signal.SIGINT, signal.SIGTERM) as stop, QueueMember(access, name, topic, count) as member:
+    with stop_on(signal.SIGINT, signal.SIGTERM) as stop, QueueMember(access, name, topic) as member:
         received = _receive(member, count, wait / 1000, Verdict[verdict], stop)
     if stop.is_requested and received < count:
         return 130
     if not received:
         click.echo(f"No record came within {show_span(wait)}.", err=True)
     elif sys.stdout.isatty():
-        click.echo(f"{counted(received, 'record')} {Verdict[verdict].value}.", err=True)
+        click.echo(f"{counted(received, 'record')} {WORDS[Verdict[verdict]]}.", err=True)
     return 0
 
 
@@ -90,11 +97,20 @@ def _receive(member: QueueMember, count: int, seconds: float, verdict: Verdict, 
         member.acknowledge(verdict)
         received += len(records)
         deadline = time.monotonic() + MORE_SECONDS
-        if verdict is Verdict.RELEASE:
+        if verdict.name == "RELEASE":
             # The next ones may be the same.
             break
     return received
 
 
-def _line(record: Received) -> bytes:
-    return dump(*record[:6], job={"deliveries": record.deliveries})
+def _line(held: HeldRecord) -> bytes:
+    record = held.record
+    return dump(
+        held.partition.partition,
+        record.offset,
+        record.timestamp,
+        record.key,
+        record.value,
+        list(record.headers),
+        job={"deliveries": held.deliveries},
+    )
