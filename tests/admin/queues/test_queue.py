@@ -71,10 +71,18 @@ def ranges(*states: tuple[int, int, int, int]) -> list[m.DescribeShareGroupOffse
 
 @pytest.mark.parametrize(
     ("offset", "state"),
-    [(3, ("out", 1)), (4, None), (5, None), (6, ("archiving", 5)), (7, (UNKNOWN, None)), (9, (WAITING, 0))],
+    [
+        (3, ("out", 1)),
+        (4, None),
+        (5, None),
+        (6, ("archiving", 5)),
+        (7, ("delayed", 2)),
+        (8, (UNKNOWN, None)),
+        (9, (WAITING, 0)),
+    ],
 )
 def test_states_are_those_of_the_listed_ranges(offset: int, state: tuple[str, int | None] | None) -> None:
-    listed = ranges((3, 3, 1, 1), (4, 4, 2, 0), (5, 5, 4, 0), (6, 6, 3, 5))
+    listed = ranges((3, 3, 1, 1), (4, 4, 2, 0), (5, 5, 4, 0), (6, 6, 3, 5), (7, 7, 5, 2))
     window = LeaderWindow(3, 9, 1, Window(end_offset=9, ranges=listed))
     assert jobs._States(window, is_untouched=False).at(offset) == state
 

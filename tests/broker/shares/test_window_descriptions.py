@@ -13,6 +13,7 @@ from millpond.base.errors import ErrorCode
 from millpond.broker.share_requests.window_descriptions import WINDOWS_AT_ONCE
 from millpond.broker.shares.acquisition import AcquireMode
 from millpond.broker.shares.holders import HOLDERS_MAX, holders_of
+from millpond.broker.shares.verdicts import Acknowledgement
 from millpond.broker.shares.window import ShareWindow
 from millpond.broker.shares.window_settings import ShareSettings
 from millpond.wire import messages as m
@@ -216,3 +217,16 @@ def test_what_no_member_reads_is_described_as_it_was_written(pond: ShareServer) 
     assert [(each.first_offset, each.last_offset) for each in ask(1)[0].window.ranges] == [(1, 1)]
     other.acknowledge((1, 1, ACCEPT), (3, 4, ACCEPT))
     assert ask(10)[0].lag == 0
+
+
+def test_a_delayed_range_is_named(pond: ShareServer) -> None:
+    pond.append(b"a", b"b")
+    member = pond.member("m")
+    member.fetch(0)
+    leader = next(iter(pond.server.broker.contexts.data.shares().known(GROUP).leaders.values()))
+    acknowledgement = Acknowledgement(1, 1, [RELEASE], delay_ms=60_000)
+    (holder, _, _) = next(leader.window.holders())
+    leader.acknowledge(holder, [acknowledgement])
+    pond.run(1_000)
+    assert ranges(pond, 10) == [[(0, 0, 1, 1), (1, 1, 5, 1)]]
+    assert described(pond)[0].window.delayed == 1

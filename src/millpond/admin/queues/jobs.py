@@ -33,8 +33,8 @@ GIVEN_UP: Final = "archiving"
 UNKNOWN: Final = "unknown"
 """Not finished before the window's start; the leader has not said more."""
 
-_AVAILABLE, _ACQUIRED, _ACKNOWLEDGED, _ARCHIVING, _ARCHIVED = range(5)
-_STATES: Final = {_AVAILABLE: WAITING, _ACQUIRED: OUT, _ARCHIVING: GIVEN_UP}
+_AVAILABLE, _ACQUIRED, _ACKNOWLEDGED, _ARCHIVING, _ARCHIVED, _DELAYED = range(6)
+_STATES: Final = {_AVAILABLE: WAITING, _ACQUIRED: OUT, _ARCHIVING: GIVEN_UP, _DELAYED: DELAYED}
 _FINISHED: Final = (_ACKNOWLEDGED, _ARCHIVED)
 
 

@@ -16,6 +16,7 @@ from millpond.base.named_tuple import NamedTuple
 from millpond.broker.loop.steps import Steps, in_slices
 from millpond.broker.shares.holders import holders_of
 from millpond.broker.shares.oldest import OldestRecord, find_oldest
+from millpond.broker.shares.slots import Waits
 from millpond.broker.shares.window import ShareWindow
 from millpond.broker.shares.window_settings import ShareSettings
 from millpond.coordinators.shares.keys import SharePartition
@@ -45,6 +46,8 @@ RANGES_MAX: Final = 1_000
 RANGES_IN_ALL_MAX: Final = 50_000
 
 
+DELAYED: Final = 5
+"""In ranges, besides the states of records: available, but not yet."""
 ANY_EPOCH: Final = -1
 """The leader epoch of a read that fences nobody."""
 
@@ -172,4 +175,6 @@ def _fill(result: Result, known: _Known, now_ms: int, ranges_max: int) -> None:
 def _range(first: int, last: int, slot: Slot) -> Range:
     # A change that is being written is not certain yet.
     state = RecordState.ACQUIRED if slot.change is not None else slot.state
+    if slot.waits is Waits.FOR_TIME and slot.change is None:
+        return Range(first_offset=first, last_offset=last, state=DELAYED, deliveries=slot.deliveries)
     return Range(first_offset=first, last_offset=last, state=state, deliveries=slot.deliveries)
