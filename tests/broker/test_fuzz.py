@@ -145,6 +145,7 @@ def answers_twice(_: Dispatcher, connection: Any, frame: memoryview) -> None:
     connection.reply_frame(b"\0\0\0\4" + bytes(frame[4:8]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bug", "finding"),
     [

@@ -25,6 +25,7 @@ WITHOUT = {
         "cluster",
         "up",
     ): "a view of what runs, until it ends; `cluster status --json` is for programs",
+    ("sql",): "`--format json` is one of its formats",
 }
 """Commands with a table and no JSON, and why."""
 

@@ -156,11 +156,16 @@ WORLDS: dict[str, tuple[dict[str, Step], Callable[[], Pair]]] = {
 }
 """What may happen, and the pair to which it does."""
 
+ALWAYS = ("letters", "few delays", "keys")
+"""Worlds of `make test`; the others take longer."""
+
 DEPTH = 5
 STATES_MIN = 300
 
 
-@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize(
+    "world", [pytest.param(each, marks=() if each in ALWAYS else pytest.mark.slow) for each in WORLDS]
+)
 def test_every_state_that_can_be_reached(world: str) -> None:
     steps, begin = WORLDS[world]
     seen: set[tuple[object, ...]] = set()

@@ -8,7 +8,7 @@ from millpond.sim.coordination.plan import FAULTS, Sharing, Work, make_coordinat
 from millpond.sim.coordination.scenario import CoordinationScenario
 from support.seeds import seeds
 
-SEEDS = 6
+SEEDS = 4
 PER_TEST = 2
 
 

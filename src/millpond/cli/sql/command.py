@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
@@ -14,6 +17,8 @@ from millpond.cli.sql.output import FORMATS, write_rows
 from millpond.cli.text import counted
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from millpond.analysis.layout import Bad
     from millpond.analysis.sql.dataset import Scan
     from millpond.analysis.sql.session import Session
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 ROWS_SHOWN: Final = 200
 QUERY_CHARACTERS_MAX: Final = 1 << 20
 RANGES_SHOWN_MAX: Final = 20
+INTERRUPT_SECONDS: Final = 0.1
 
 
 @click.command("sql")
@@ -80,7 +86,11 @@ def command(
     chosen, path = _chosen_format(form, output)
     text = _read_query(query)
     try:
-        with access.open(), _session(access, start, end, values, keys, bad, uncommitted) as session:
+        with (
+            access.open(),
+            _session(access, start, end, values, keys, bad, uncommitted) as session,
+            _interruptible(session),
+        ):
             return _explain(session, text) if explain else _run(session, text, chosen, path, rows, stats)
     except KeyboardInterrupt:
         click.echo("The query was cancelled.", err=True)
@@ -111,6 +121,32 @@ def _session(
         isolation="read_uncommitted" if uncommitted else "read_committed",
     )
     return Session({"bootstrap.servers": access.servers(), **access.extras}, options)
+
+
+@contextmanager
+def _interruptible(session: Session) -> Iterator[None]:
+    """Ctrl-C ends the query even where its exception is lost, as in a destructor or a callback of DuckDB."""
+    pressed, over = Event(), Event()
+
+    def on_interrupt(_: int, __: FrameType | None) -> None:
+        pressed.set()
+        raise KeyboardInterrupt
+
+    def insist() -> None:
+        pressed.wait()
+        while not over.wait(INTERRUPT_SECONDS):
+            session.interrupt()
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    insisting = Thread(target=insist, name="millpond-sql-interrupt", daemon=True)
+    insisting.start()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        over.set()
+        pressed.set()
+        insisting.join()
 
 
 def _explain(session: Session, query: str) -> int:
