@@ -33,6 +33,7 @@ ELSEWHERE = {
     ("cluster", "restart"): "needs two nodes: tests/cli/cluster",
     ("cluster", "rescue"): "needs a folder that survived: tests/cli/cluster",
     ("node", "drain"): "needs two nodes: tests/cluster",
+    **{("queue", verb): "needs a share group: tests/cli/queue" for verb in ("list", "describe", "purge")},
     ("backup",): "needs a node's folder: tests/admin/test_backup.py",
     ("pipeline", "check"): "tests/cli/pipeline",
     ("pipeline", "run"): "needs Spark: tests/cli/pipeline",

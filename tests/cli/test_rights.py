@@ -99,7 +99,7 @@ CASES: dict[str, Case] = {
     "config get": Case(("config", "get", "topic", TOPIC, "retention.ms")),
     "config set": Case(("config", "set", "topic", TOPIC, "retention.ms=7654321")),
     "config unset": Case(("config", "unset", "topic", TOPIC, "retention.ms")),
-    "status": Case(("status",), "All is well"),
+    "status": Case(("status",), "All is well", others=(TOPIC, GROUP, SHARED)),
     "node list": Case(("node", "list"), "ready"),
     "cluster status": Case(("cluster", "status")),
     "user list": Case(("user", "list"), "admin"),
