@@ -18,7 +18,7 @@ Read = Callable[..., Any]
 
 @pytest.fixture(scope="package")
 def pond() -> Iterator[Pond]:
-    with Pond(settings={"log.cleaner.backoff.ms": 50}) as pond:
+    with Pond(settings={"log.cleaner.backoff.ms": 50, "log.flush.offset.checkpoint.interval.ms": 100}) as pond:
         yield pond
 
 

@@ -147,7 +147,6 @@ def test_aborted_records_are_not_shown_and_open_ones_end_the_read(pond: Pond, re
     producer.abort_transaction(30)
 
 
-@pytest.mark.slow  # A node compacts what it has synced, once a minute.
 def test_a_compacted_topic_has_the_records_that_are_left(pond: Pond, read: Any) -> None:
     topic = pond.new_topic(
         cleanup_policy="compact", segment_bytes=16384, min_cleanable_dirty_ratio="0.01", delete_retention_ms=0
