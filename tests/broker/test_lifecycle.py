@@ -19,7 +19,7 @@ from millpond.broker.data_folder.incarnation import (
     read_last_incarnation,
     write_last_incarnation,
 )
-from millpond.broker.membership.lifecycle import DUPLICATE_MS_MAX, SILENT_MS_MAX, Appearance, Lifecycle
+from millpond.broker.membership.lifecycle import DUPLICATE_MS_MIN, SILENT_MS_MAX, Appearance, Lifecycle
 from millpond.broker.quorum.lease import LeaseClock
 from millpond.config.node import node_settings
 from millpond.metadata.brokers import after_power_cut
@@ -43,7 +43,7 @@ class LifecycleHost:
         self.image = Image()
         self.controller: Any = None
 
-    def start(self, *, was_clean: bool = False, has_lost: bool = False) -> Lifecycle:
+    def start(self, *, was_clean: bool = False, has_lost: bool = False, **texts: str) -> Lifecycle:
         world = self.sim.start("node")
         world.disk.make_folder(FOLDER)
         settings = node_settings(
@@ -52,6 +52,7 @@ class LifecycleHost:
                 "data.folder": FOLDER,
                 "broker.heartbeat.interval.ms": "300",
                 "controlled.shutdown.timeout.ms": "5000",
+                **texts,
             }
         )
         self.asked = []
@@ -303,10 +304,34 @@ def test_another_process_under_the_same_id_ends_the_wait_with_a_sentence(host: L
     while not failures:
         _, answer = host.next()
         answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
-        assert host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX
+        assert host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MIN
     assert "another process runs as node 2" in str(failures[0])
     host.sim.run_for(1000)
     assert not host.asked
+
+
+def refuse_as_duplicate(host: LifecycleHost, for_ms: int) -> None:
+    began_ms = host.sim.clock.now_ms
+    while host.sim.clock.now_ms - began_ms < for_ms:
+        _, answer = host.next()
+        answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
+
+
+def test_a_new_controller_counts_the_previous_incarnation_as_alive_for_another_session(host: LifecycleHost) -> None:
+    """A node whose disk was wiped ended 0.3 s before its previous incarnation was fenced (faults, seed 3101459)."""
+    life = host.start()
+    refuse_as_duplicate(host, DUPLICATE_MS_MIN - 1_000)
+    host.controller.leader_epoch = 2
+    refuse_as_duplicate(host, DUPLICATE_MS_MIN - 1_000)
+    assert not life.shut_out.ended
+    host.register()
+
+
+def test_a_long_session_of_the_previous_incarnation_is_waited_out(host: LifecycleHost) -> None:
+    life = host.start(**{"broker.session.timeout.ms": "20000"})
+    refuse_as_duplicate(host, 20_000)
+    assert not life.shut_out.ended
+    host.register()
 
 
 def test_refusals_with_other_errors_between_them_show_no_other_process(host: LifecycleHost) -> None:
@@ -316,7 +341,7 @@ def test_refusals_with_other_errors_between_them_show_no_other_process(host: Lif
     life = host.start()
     codes = cycle([ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.KAFKA_STORAGE_ERROR])
     began_ms = host.sim.clock.now_ms
-    while host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX:
+    while host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MIN:
         _, answer = host.next()
         answer.finish(m.BrokerRegistrationResponse(error_code=next(codes)))
     assert not life.shut_out.ended
@@ -339,7 +364,7 @@ def test_who_was_let_in_and_is_not_any_more_is_not_left_half_alive(host: Lifecyc
     while not failures:
         _, answer = host.next()
         answer.finish(m.BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
-        assert host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MAX
+        assert host.sim.clock.now_ms - began_ms < 2 * DUPLICATE_MS_MIN
     assert "another process runs as node 2" in str(failures[0])
 
 

@@ -52,8 +52,10 @@ NAME_AGAIN_MS: Final = 20
 FENCED_HEARTBEAT_MS: Final = 50
 """Heartbeat interval while the node is fenced, out of contact or shutting down."""
 
-DUPLICATE_MS_MAX: Final = 15_000
-"""How long registration is retried while another process holds this node's id."""
+DUPLICATE_MS_MIN: Final = 15_000
+"""How long registration is retried, at least, while another process holds this node's id."""
+DUPLICATE_SESSIONS: Final = 2
+"""The same in sessions: the one of the previous incarnation ends after one at the latest."""
 
 SILENT_MS_MAX: Final = 2_000
 """How long a shutdown waits for a controller that does not answer."""
@@ -136,6 +138,8 @@ class Lifecycle:
         self._appearance: Appearance | None = None
         self._timer: Timer | None = None
         self._refused_since_ms: int | None = None
+        self._refused_epoch = 0
+        """The epoch of the controller that refuses the registration."""
         self._nameless_since_ms: int | None = None
         self._response_ms = 0
         self._request_ms = 0
@@ -312,11 +316,15 @@ class Lifecycle:
                 self._later(REGISTER_AGAIN_MS, self._register)
 
     def _on_duplicate(self) -> None:
-        """The session of the previous incarnation may not have expired yet; if it never does, there are two nodes."""
-        now_ms = self._clock.monotonic_ms()
-        if self._refused_since_ms is None:
-            self._refused_since_ms = now_ms
-        if now_ms - self._refused_since_ms < DUPLICATE_MS_MAX:
+        """The session of the previous incarnation may not have expired yet; if it never does, there are two nodes.
+
+        A new controller counts sessions from its election, so patience begins again with it.
+        """
+        now_ms, epoch = self._clock.monotonic_ms(), self._controller.leader_epoch
+        if self._refused_since_ms is None or self._refused_epoch != epoch:
+            self._refused_since_ms, self._refused_epoch = now_ms, epoch
+        session_ms = self._settings[BROKER_SESSION_TIMEOUT_MS]
+        if now_ms - self._refused_since_ms < max(DUPLICATE_MS_MIN, DUPLICATE_SESSIONS * session_ms):
             self._later(FENCED_HEARTBEAT_MS, self._register)
         else:
             self._give_up(
