@@ -13,7 +13,7 @@ def rates_between(before: Queue, now: Queue, seconds: float) -> QueueRates:
 
     def rate(count_of: Callable[[QueuePartition], int | None]) -> float | None:
         counts = [(count_of(one), count_of(other)) for one, other in pairs]
-        # Counts that went down began again: the window was loaded anew, the offsets were reset.
+        # A count that fell has restarted: the window was reloaded, or the offsets were reset.
         grown = [max(after - then, 0) for then, after in counts if then is not None and after is not None]
         return sum(grown) / max(seconds, 0.001) if grown else None
 

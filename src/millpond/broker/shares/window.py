@@ -395,7 +395,7 @@ class ShareWindow:
     # Dead letters.
 
     def letters_due(self, records_max: int) -> list[tuple[int, int, Slot]]:
-        """The first ranges whose dead letters have to be written, in order, with so many records at most."""
+        """The first ranges that still need dead letters, in order, covering at most `records_max` records."""
         due: list[tuple[int, int, Slot]] = []
         left, end = records_max, self.start_offset - 1
         while left > 0 and (offset := self._archiving.pop()) is not None:
